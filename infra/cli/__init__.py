@@ -1,0 +1,1 @@
+"""The `warmpath` command: the one place where all parts meet."""

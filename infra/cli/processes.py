@@ -1,0 +1,134 @@
+"""Long-running processes of a home: started apart from the terminal, recorded, found again, stopped by pid.
+
+A pid alone can belong to somebody else after a crash, so the record holds the start time that the kernel gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.cli.home import Home
+
+
+class ServiceFailed(Exception):
+    """A service did not start or died; the message ends with its last words and where to read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How one process runs.
+
+    environment: added to the caller's; credentials go here, never into `command`.
+    is_ready: asked until it is true; start_s: how long that may take.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    is_ready: Callable[[], bool] = lambda: True
+    start_s: float = 60.0
+    stop_s: float = 15.0
+
+
+def start(home: Home, service: Service) -> bool:
+    """Start `service` unless it runs already; True when it was started now. Does not wait."""
+    if running_pid(home, service.name) is not None:
+        return False
+    log = home.log(service.name)
+    log.parent.mkdir(exist_ok=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(  # noqa: S603 - our own programs
+            service.command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **service.environment},
+            start_new_session=True,
+        )
+    record(home, service.name, process.pid)
+    return True
+
+
+def wait_ready(home: Home, service: Service) -> None:
+    """Return when `service` answers; raise ServiceFailed when it dies or takes longer than `start_s`."""
+    deadline = time.monotonic() + service.start_s
+    while not service.is_ready():
+        if running_pid(home, service.name) is None:
+            raise ServiceFailed(f"{service.name} ended while it started. {last_words(home, service.name)}")
+        if time.monotonic() > deadline:
+            raise ServiceFailed(
+                f"{service.name} is not ready after {service.start_s:.0f} s. {last_words(home, service.name)}"
+            )
+        time.sleep(0.1)
+
+
+def stop(home: Home, name: str, *, stop_s: float = 15.0) -> bool:
+    """SIGTERM, then SIGKILL after `stop_s`, to the service's own process group. True when it ran."""
+    pid = running_pid(home, name)
+    if pid is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + stop_s
+    while running_pid(home, name) is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    pids = home.read("processes")
+    pids.pop(name, None)
+    home.write("processes", pids)
+    return True
+
+
+def record(home: Home, name: str, pid: int) -> None:
+    pids = home.read("processes")
+    pids[name] = {"pid": pid, "started": start_time(pid)}
+    home.write("processes", pids)
+
+
+def running_pid(home: Home, name: str) -> int | None:
+    """The pid of the service `name`, None when it does not run."""
+    entry = home.read("processes").get(name)
+    if entry is None:
+        return None
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(entry["pid"], os.WNOHANG)  # our own dead child would stay a zombie, and look alive
+    return entry["pid"] if start_time(entry["pid"]) == entry["started"] else None
+
+
+def running(home: Home) -> list[str]:
+    return [name for name in home.read("processes") if running_pid(home, name) is not None]
+
+
+def start_time(pid: int) -> str | None:
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat); None for no process or a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+def last_words(home: Home, name: str, lines: int = 8) -> str:
+    log = home.log(name)
+    tail = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+    return f"Its log ({log}) ends:\n  " + "\n  ".join(tail)
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP GET of `url` answers 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - loopback
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
