@@ -1,0 +1,1 @@
+"""`warmpath demo`: the main job, for real, on this machine."""

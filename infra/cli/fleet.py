@@ -1,0 +1,156 @@
+"""The parts of a laptop fleet, in the order in which they start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from infra.cli import processes
+from infra.cli.home import Home
+from infra.cli.processes import Service, answers
+from router.config import RouterConfig
+
+PREFECT_SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # A run starts within a second of the click instead of ten.
+    "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    # The runner's default lease store is memory: a restart of the server would leak the lock of an endpoint.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    # The defaults drop events of large fan-outs: the in-memory queue holds 10 000.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_READ_BATCH_SIZE": "200",
+}
+
+
+STOP_ORDER = ("flows", "router", "routing", "cluster", "prefect", "hub", "s3")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    prefect: str
+    router: str
+    admin: str
+
+    @property
+    def prefect_api(self) -> str:
+        return f"{self.prefect}/api"
+
+
+def addresses(home: Home) -> Addresses:
+    return Addresses(
+        prefect=f"http://127.0.0.1:{home.port('prefect', 4200)}",
+        router=f"http://127.0.0.1:{home.port('router', 8080)}",
+        admin=f"http://127.0.0.1:{home.port('router-admin', 8081)}",
+    )
+
+
+def environment(home: Home) -> dict[str, str]:
+    """What every part, and every command, needs to find the others."""
+    where = addresses(home)
+    return {
+        **PREFECT_SETTINGS,
+        "PREFECT_HOME": str(home.root / "prefect"),
+        "PREFECT_API_URL": where.prefect_api,
+        "WARMPATH_HOME": str(home.root),
+        "WARMPATH_KUBE": f"embedded:{home.cluster}",
+        "WARMPATH_ROUTER_URL": where.admin,
+    }
+
+
+def services(home: Home) -> tuple[Service, ...]:
+    """All parts; each starts only after those before it answer."""
+    common = environment(home)
+    where = addresses(home)
+    return (
+        Service(
+            "cluster",
+            (sys.executable, "-m", "infra.local.cluster", "--dir", str(home.cluster)),
+            common,
+            is_ready=(home.cluster / "store.db").exists,
+        ),
+        Service(
+            "prefect",
+            (
+                sys.executable,
+                "-m",
+                "prefect",
+                "server",
+                "start",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                port_of(where.prefect),
+            ),
+            {**common, "PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": port_of(where.prefect)},
+            is_ready=lambda: answers(f"{where.prefect_api}/health"),
+            start_s=180,
+        ),
+        Service(
+            "routing",
+            (sys.executable, "-m", "tasks.routers", "--config", str(home.routing_file)),
+            common,
+            is_ready=home.routing_file.exists,
+        ),
+        Service(
+            "router",
+            (
+                *(sys.executable, "-m", "router", "--config", str(home.routing_file), "--host", "127.0.0.1"),
+                *("--port", port_of(where.router), "--admin-port", port_of(where.admin)),
+            ),
+            common,
+            is_ready=lambda: answers(f"{where.admin}/healthz"),
+        ),
+        Service(
+            "flows",
+            (sys.executable, "-m", "infra.cli.serve"),
+            common,
+            is_ready=lambda: is_served(where.prefect_api, "roll-endpoint/from-the-ui"),
+            start_s=120,
+            stop_s=40,
+        ),
+    )
+
+
+def start_all(home: Home, wanted: tuple[Service, ...], say: Callable[[str], None]) -> None:
+    """Start what does not run yet. Processes start together; readiness is awaited in order."""
+    home.cluster.mkdir(parents=True, exist_ok=True)
+    if not home.routing_file.exists():
+        home.routing_file.write_text(RouterConfig().model_dump_json(by_alias=True))
+    for service in wanted:
+        if service.name != "flows":
+            processes.start(home, service)
+    for service in wanted:
+        processes.start(home, service)
+        processes.wait_ready(home, service)
+        say(f"{service.name} is ready")
+
+
+def stop_all(home: Home) -> Iterator[str]:
+    """Stop what runs, flows first so that a run in progress is cancelled, not lost; yields names as they stop."""
+    slow = {service.name: service.stop_s for service in services(home)}
+    for name in sorted(processes.running(home), key=STOP_ORDER.index):
+        if processes.stop(home, name, stop_s=slow.get(name, 15.0)):
+            yield name
+
+
+def is_served(api: str, deployment: str) -> bool:
+    """Whether a process polls for runs of `deployment`."""
+    with (
+        contextlib.suppress(urllib.error.URLError, OSError, ValueError),
+        urllib.request.urlopen(f"{api}/deployments/name/{deployment}", timeout=2) as response,  # noqa: S310
+    ):
+        return bool(json.load(response).get("status") == "READY")
+    return False
+
+
+def port_of(url: str) -> str:
+    return url.rpartition(":")[2]
