@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
@@ -75,7 +76,8 @@ async def ask(session: aiohttp.ClientSession, url: str, model: str, system: str,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    sent, ttft_s, usage, done = time.monotonic(), 0.0, {}, False
+    usage: dict[str, Any] = {}
+    sent, ttft_s, done = time.monotonic(), 0.0, False
     async with session.post(f"{url}/v1/chat/completions", json=body) as response:
         if response.status != 200:
             raise aiohttp.ClientResponseError(
