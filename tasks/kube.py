@@ -14,9 +14,14 @@ Behind it stands the official client, or the embedded cluster of a laptop. Forei
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
+
+from infra.local.cluster.store import Store, StoreError
 
 Object = dict[str, Any]
 
@@ -120,3 +125,86 @@ class Kube(Protocol):
         ...
 
     def logs(self, pod: str, namespace: str, *, tail_lines: int = 100) -> str: ...
+
+
+class EmbeddedKube:
+    """The door to the embedded cluster of a laptop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Object:
+        with _our_errors(kind):
+            return self._store.get(kind, name, namespace)
+
+    def list(self, kind: str, namespace: str = "", labels: str = "", fields: str = "") -> ObjectList:
+        with _our_errors(kind):
+            return ObjectList(*self._store.list(kind, namespace, labels, fields))
+
+    def create(self, body: Object) -> Object:
+        with _our_errors(body.get("kind", "")):
+            return self._store.create(body, manager=FIELD_MANAGER)
+
+    def apply(self, body: Object, *, manager: str = FIELD_MANAGER, force: bool = False) -> Object:
+        with _our_errors(body.get("kind", "")):
+            return self._store.apply(body, manager=manager, force=force)
+
+    def patch(self, kind: str, name: str, body: Object, namespace: str = "", *, subresource: str = "") -> Object:
+        with _our_errors(kind):
+            return self._store.patch(kind, name, body, namespace, subresource=subresource, manager=FIELD_MANAGER)
+
+    def delete(self, kind: str, name: str, namespace: str = "", *, uid: str = "") -> None:
+        with _our_errors(kind):
+            self._store.delete(kind, name, namespace, uid=uid)
+
+    def watch(
+        self, kind: str, namespace: str = "", labels: str = "", *, resource_version: str = "", timeout_s: float = 60.0
+    ) -> Iterator[WatchEvent]:
+        with _our_errors(kind):
+            for event in self._store.watch(
+                kind, namespace, labels, resource_version=resource_version, timeout_s=timeout_s
+            ):
+                yield WatchEvent(event.type, event.object)
+
+    def logs(self, pod: str, namespace: str, *, tail_lines: int = 100) -> str:
+        with _our_errors("Pod"):
+            return self._store.logs(pod, namespace, tail_lines=tail_lines)
+
+
+_ERRORS: dict[str, type[KubeError]] = {
+    "NotFound": NotFound,
+    "AlreadyExists": AlreadyExists,
+    "Conflict": Conflict,
+    "Invalid": Invalid,
+    "Expired": Gone,
+}
+
+
+@contextmanager
+def _our_errors(kind: str) -> Iterator[None]:
+    if kind not in KINDS:
+        raise Invalid(f'kind "{kind}" is unknown: use one of {", ".join(KINDS)}')
+    try:
+        yield
+    except StoreError as error:
+        raise _ERRORS[error.reason](str(error)) from error
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"the embedded cluster's store does not answer: {error}") from error
+
+
+def connect() -> Kube:
+    """The cluster that WARMPATH_KUBE names: `embedded:<directory>` or `kubernetes`."""
+    where = os.environ.get("WARMPATH_KUBE", "")
+    kind, _, directory = where.partition(":")
+    if kind == "embedded" and directory:
+        return _embedded(directory)
+    if where == "kubernetes":
+        raise KubeError("WARMPATH_KUBE=kubernetes: this build knows only the embedded cluster, embedded:<directory>")
+    found = f'is "{where}"' if where else "is not set"
+    raise KubeError(f"WARMPATH_KUBE {found}: set it to embedded:<directory of the cluster> or to kubernetes")
+
+
+@cache
+def _embedded(directory: str) -> EmbeddedKube:
+    """One store per directory and process, so that every task and thread shares its connections."""
+    return EmbeddedKube(Store(directory))
