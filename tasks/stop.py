@@ -1,0 +1,68 @@
+"""Cooperative stop. Prefect interrupts only the flow's own thread; tasks in threads must look for themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prefect import State, Task
+    from prefect.client.schemas.objects import TaskRun
+
+
+class Stopped(Exception):
+    """The run is being stopped, or has lost its endpoint to another run."""
+
+
+class Stop:
+    """One run's wish to end; `why` goes into the error that its waits raise."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._why = "the run is stopping"
+
+    def request(self, why: str) -> None:
+        if not self._event.is_set():
+            self._why = why
+            self._event.set()
+
+    def wait(self, seconds: float) -> None:
+        if self._event.wait(seconds):
+            raise Stopped(self._why)
+
+
+# Prefect copies the context into the threads of tasks; a global would stop other runs of the same process.
+_stop: ContextVar[Stop | None] = ContextVar("stop", default=None)
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raises Stopped at once when the run is to end."""
+    (_stop.get() or Stop()).wait(seconds)
+
+
+@contextlib.contextmanager
+def stop_tasks_on_exit() -> Iterator[Stop]:
+    """Whatever ends the block early also ends the tasks it started."""
+    stop = Stop()
+    token = _stop.set(stop)
+    try:
+        yield stop
+    except BaseException:
+        stop.request("the run is stopping")
+        raise
+    finally:
+        _stop.reset(token)
+
+
+def unless_stopped(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    """Retry condition of tasks: a stopped one stays stopped."""
+    try:
+        state.result(raise_on_failure=True)
+    except Stopped:
+        return False
+    except Exception:  # noqa: BLE001 - any other failure may be retried
+        return True
+    return False
