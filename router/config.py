@@ -101,6 +101,9 @@ class RouterConfig(Frozen):
     endpoints: tuple[EndpointConfig, ...] = ()
     """All endpoints; names are unique."""
 
+    hash_seed: Annotated[int, Field(alias="hashSeed", ge=0, lt=2**64)] = 0
+    """Seed of the prefix hash, the same in every replica of a router: others cannot tell which prompts will meet."""
+
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         names = [endpoint.name for endpoint in self.endpoints]

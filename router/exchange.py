@@ -1,0 +1,359 @@
+"""One request on its way to an instance, and its answer on the way back.
+
+    start → attempt ─→ connect / idle connection → send → begin → pass_on* → end
+               ↑            │                        │              │
+               └── retry ── lost ←───────────────────┘              └→ lost: cut off
+    abandon (the client left) and fail (no answer to be had) end it from anywhere.
+
+However it ends, the instance's in-flight count is given back exactly once, in `_release`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, get_args
+
+from router.access import Entry
+from router.http import RequestHead, ResponseHead
+from router.instances import Instance
+from router.paths import Route
+from router.policies import Reason
+from router.replies import Failure, error_reply
+from router.request import Document, model_of, prefix_key, read_document
+from router.routing import EndpointRouting
+from router.upstream import Upstream
+from router.usage import TAIL_BYTES, read_usage
+
+if TYPE_CHECKING:
+    from router.client import Client
+    from router.proxy import Proxy
+
+CLIENT_GONE = 499  # as nginx logs it; never sent
+
+FAILURES = {
+    "no_instance": Failure(503, "no_instance", "No instance of this endpoint can serve now. Try again in a moment."),
+    "connect": Failure(503, "unreachable", "No instance of this endpoint could be reached. Try again in a moment."),
+    "stale": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
+    "reset": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
+    "bad_response": Failure(502, "bad_response", "The instance answered with something that is not valid HTTP."),
+    "first_byte_timeout": Failure(504, "first_byte_timeout", "The instance did not begin to answer in time."),
+}
+REASON_LINES = {reason: f"x-warmpath-reason: {reason}\r\n".encode() for reason in get_args(Reason)}
+NO_TAIL: deque[bytes] = deque(maxlen=0)
+# Nothing of an answer was seen after these, so another instance may be asked.
+REPEATABLE = frozenset({"connect", "stale", "reset"})
+
+
+class Exchange:
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_connecting",
+        "_endpoint",
+        "_first_byte_s",
+        "_head",
+        "_instance",
+        "_is_held",
+        "_is_over",
+        "_is_stream",
+        "_key",
+        "_query",
+        "_reason",
+        "_reason_line",
+        "_route",
+        "_since",
+        "_started_s",
+        "_stirred",
+        "_tail",
+        "_tried",
+        "_upstream",
+        "attempts",
+        "client",
+        "is_sent",
+        "proxy",
+        "status",
+        "wants_no_chunks",
+    )
+
+    def __init__(
+        self,
+        client: Client,
+        head: RequestHead,
+        route: Route,
+        query: bytes,
+        body: list[bytes],
+        body_bytes: int,
+        *,
+        is_whole: bool,
+    ) -> None:
+        self.client = client
+        self.proxy: Proxy = client.proxy
+        self.is_sent = is_whole  # nothing of the body is still to come
+        self.wants_no_chunks = head.version == "1.0"
+        self.status = 0  # of the answer, once it has begun
+        self.attempts = 0
+        self._head, self._route, self._query = head, route, query
+        self._body, self._body_bytes = body, body_bytes
+        self._endpoint: EndpointRouting | None = None
+        self._instance: Instance | None = None
+        self._upstream: Upstream | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._tried: list[Instance] = []
+        self._tail: deque[bytes] = NO_TAIL
+        self._key = b""
+        self._reason = ""
+        self._reason_line = b""
+        self._is_held = True  # every byte of the body that came, so that it can be sent again
+        self._is_stream = False
+        self._first_byte_s = 0.0
+        self._is_over = self._stirred = False
+        self._started_s = self._since = monotonic()
+
+    # The way up
+
+    def start(self) -> None:
+        """Place the request by the routing in force now, and keep that to the end."""
+        proxy, route = self.proxy, self._route
+        proxy.retry_budget.deposit()
+        routing = proxy.live.current
+        document: Document | None = None
+        if route.endpoint:
+            endpoint = routing.endpoints.get(route.endpoint)
+        else:
+            endpoint = routing.only
+            if endpoint is None:
+                document = self._document()
+                endpoint = routing.by_model.get(model_of(document))
+        if endpoint is None:
+            name = route.endpoint or model_of(document)
+            self.fail(Failure(404, "model_not_found", f"There is no endpoint or model named {name!r} here."))
+            return
+        self._endpoint = endpoint
+        if endpoint.prefix_length:
+            self._key = prefix_key(
+                document or self._document(),
+                self._body[0] if self._body else b"",
+                prefix_length=endpoint.prefix_length,
+                hint=self._head.prefix_id.decode(),
+                seed=routing.config.hash_seed,
+            )
+        self._attempt(endpoint, self._started_s)
+
+    def _document(self) -> Document | None:
+        if len(self._body) > 1:
+            self._body = [b"".join(self._body)]
+        return read_document(self._body[0], cut=not self.is_sent) if self._body else None
+
+    def _attempt(self, endpoint: EndpointRouting, now: float) -> None:
+        candidates = endpoint.eligible
+        if self._tried or self.proxy.avoided:
+            candidates = self._not_tried(candidates, now)
+        if not candidates:
+            self.fail(FAILURES["connect" if self._tried else "no_instance"])
+            return
+        instance, reason = endpoint.choose(self._key, candidates, self.proxy.rand())
+        metrics = self.proxy.metrics
+        metrics.choices[endpoint.name, endpoint.strategy, reason] += 1
+        self._reason, self._reason_line = reason, REASON_LINES[reason]
+        self.attempts += 1
+        self._instance = instance
+        instance.in_flight += 1
+        upstream = instance.take_idle(now)
+        if upstream is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(instance))
+        else:
+            self._send(upstream)
+        metrics.decision[endpoint.strategy,].observe(monotonic() - now)
+
+    def _not_tried(self, eligible: tuple[Instance, ...], now: float) -> tuple[Instance, ...]:
+        left = tuple(instance for instance in eligible if instance not in self._tried)
+        return tuple(instance for instance in left if instance.avoid_until <= now) or left
+
+    async def _connect(self, instance: Instance) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.proxy.limits.connect_s):
+                _, upstream = await loop.create_connection(lambda: Upstream(instance), instance.host, instance.port)
+        except OSError:
+            self.proxy.avoid(instance)
+            if not self._is_over:
+                self.lost("connect")
+            return
+        self._connecting = None
+        if self._is_over:
+            upstream.transport.close()
+        else:
+            self._send(upstream)
+
+    def _send(self, upstream: Upstream) -> None:
+        head, route = self._head, self._route
+        self._upstream = upstream
+        if self.is_sent or not head.chunked:
+            length = self._body_bytes if self.is_sent else head.content_length
+            framing = b"content-length: %d\r\n\r\n" % length
+            body = self._body
+        else:
+            framing = b"transfer-encoding: chunked\r\n\r\n"
+            body = [_chunk(piece) for piece in self._body]
+        first = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n" % (route.path, self._query, upstream.instance.authority)
+        upstream.send(self, [b"".join((first, *head.fields, framing)), *body])
+        if not self.is_sent:
+            self.client.resume_upload()
+
+    def upload(self, piece: bytes) -> None:
+        """More of a body that was placed by its beginning."""
+        self._stirred = True
+        self._is_held = False
+        if self._upstream is not None:
+            self._upstream.transport.write(_chunk(piece) if self._head.chunked else piece)
+
+    def end_upload(self) -> None:
+        if self._upstream is not None and self._head.chunked:
+            self._upstream.transport.write(b"0\r\n\r\n")
+        self.is_sent = True
+
+    # The way back
+
+    def begin(self, head: ResponseHead, piece: bytes) -> None:
+        """The answer's head, and what came of its body with it."""
+        client, instance = self.client, self._instance
+        framing = b""
+        if head.chunked and not self.wants_no_chunks:
+            framing = b"transfer-encoding: chunked\r\n"
+        elif head.content_length >= 0:
+            framing = b"content-length: %d\r\n" % head.content_length
+        elif head.status not in (204, 304):
+            client.keep_alive = False  # the end of the connection is the end of the body
+        self.status = head.status
+        self._body = []
+        self._is_stream = head.chunked
+        self._stirred = True
+        lines = (
+            b"HTTP/1.1 %d %b\r\n" % (head.status, head.phrase),
+            *head.fields,
+            framing,
+            instance.label if instance else b"",
+            self._reason_line,
+            b"\r\n" if client.stays_open() else b"connection: close\r\n\r\n",
+            piece,
+        )
+        client.transport.write(b"".join(lines))
+        if piece:
+            self._note(piece)
+
+    def pass_on(self, piece: bytes) -> None:
+        """The same bytes, at once."""
+        self.client.transport.write(piece)
+        self._stirred = True
+        self._note(piece)
+
+    def _note(self, piece: bytes) -> None:
+        """Keep the end of the answer, for its usage, and the time of its first byte."""
+        if self._first_byte_s:
+            self._tail.append(piece)
+        else:
+            self._first_byte_s = monotonic()
+            self._tail = deque((piece,), 4)
+
+    def end(self, upstream: Upstream | None) -> None:
+        """The answer is complete; `upstream` can serve again, unless it is None."""
+        now = monotonic()
+        if upstream is not None:
+            upstream.instance.keep_idle(upstream, now)
+        self._finish(self.status, now)
+        self.client.exchange_over()
+
+    # Other ends
+
+    def lost(self, reason: str) -> None:
+        """The attempt came to nothing, or its answer broke off."""
+        self._upstream = None
+        if self.status:
+            self._finish(self.status, monotonic(), error=reason)
+            self.client.cut_off()
+            return
+        instance = self._release()
+        endpoint, proxy = self._endpoint, self.proxy
+        can_repeat = reason in REPEATABLE and self._is_held and (self.is_sent or reason == "connect")
+        if endpoint and can_repeat and self.attempts < proxy.limits.max_attempts and proxy.retry_budget.withdraw():
+            proxy.metrics.retries[endpoint.name, reason] += 1
+            # A kept connection that went stale says nothing against its instance.
+            if instance and reason != "stale":
+                self._tried.append(instance)
+            self._attempt(endpoint, monotonic())
+        else:
+            self.fail(FAILURES[reason])
+
+    def fail(self, failure: Failure) -> None:
+        """There is no answer to be had from an engine: say so ourselves."""
+        self._finish(failure.status, monotonic(), error=failure.code)
+        self.client.answer(error_reply(self._route.api, failure))
+
+    def abandon(self) -> None:
+        """The client is gone: nobody waits for the engine's work."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.abandon()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._finish(CLIENT_GONE, monotonic(), error="client_gone")
+
+    def sweep(self, now: float) -> None:
+        limits = self.proxy.limits
+        if self._stirred:
+            self._stirred = False
+            self._since = now
+            return
+        upstream = self._upstream
+        limit_s = limits.stall_s if self.status or not self.is_sent else limits.first_byte_s
+        if upstream is not None and now - self._since > limit_s:
+            upstream.abandon()
+            self.lost("stalled" if self.status else "first_byte_timeout")
+
+    def pause(self) -> None:
+        """The client reads slower than the engine writes."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def _release(self) -> Instance | None:
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.in_flight -= 1
+        return instance
+
+    def _finish(self, status: int, now: float, *, error: str = "") -> None:
+        """Give back the count and tell what happened, once."""
+        instance = self._release()
+        self._is_over = True
+        self._upstream = None
+        metrics = self.proxy.metrics
+        endpoint = self._endpoint.name if self._endpoint else ""
+        name = instance.name if instance else ""
+        metrics.requests[endpoint, name, str(status)] += 1
+        metrics.duration[endpoint,].observe(now - self._started_s)
+        if error:
+            metrics.errors[endpoint, error] += 1
+        ttft_s = self._first_byte_s - self._started_s if self._is_stream and self._first_byte_s else 0.0
+        if ttft_s and self._endpoint:
+            metrics.ttft[endpoint, self._endpoint.strategy].observe(ttft_s)
+        usage = read_usage(b"".join(self._tail)[-TAIL_BYTES:]) if self._tail and not error else None
+        if usage:
+            metrics.prompt_tokens[endpoint, name] += usage.prompt_tokens
+            metrics.cached_tokens[endpoint, name] += usage.cached_tokens
+        log = self.proxy.access_log
+        if log.path is not None:
+            path = self._route.path.decode()
+            timing = (self.attempts, round(now - self._started_s, 6), round(ttft_s, 6))
+            log.add(
+                Entry(self._started_s, endpoint, name, self._reason, path, status, self._body_bytes, *timing, error)
+            )
+
+
+def _chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
