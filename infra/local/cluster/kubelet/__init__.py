@@ -1,0 +1,1 @@
+"""The kubelet: pods of all nodes as processes of this machine."""

@@ -1,0 +1,1 @@
+"""What controllers decide: objects in, actions out, nothing else."""
