@@ -143,10 +143,12 @@ class EmbeddedKube:
 
     def create(self, body: Object) -> Object:
         with _our_errors(body.get("kind", "")):
+            _check_api_version(body)
             return self._store.create(body, manager=FIELD_MANAGER)
 
     def apply(self, body: Object, *, manager: str = FIELD_MANAGER, force: bool = False) -> Object:
         with _our_errors(body.get("kind", "")):
+            _check_api_version(body)
             return self._store.apply(body, manager=manager, force=force)
 
     def patch(self, kind: str, name: str, body: Object, namespace: str = "", *, subresource: str = "") -> Object:
@@ -178,6 +180,13 @@ _ERRORS: dict[str, type[KubeError]] = {
     "Invalid": Invalid,
     "Expired": Gone,
 }
+
+
+def _check_api_version(body: Object) -> None:
+    """Kubernetes has no such kind elsewhere; an endpoint in Amazon's group is taken as it is."""
+    wanted, found = KINDS[body["kind"]].api_version, body.get("apiVersion", "")
+    if found != wanted and not (wanted == WARMPATH and ".sagemaker." in found):
+        raise Invalid(f'{body["kind"]} has apiVersion "{found}", it must be "{wanted}"')
 
 
 @contextmanager

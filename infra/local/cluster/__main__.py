@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import logging
 import signal
+import sqlite3
 import sys
 import threading
 from pathlib import Path
@@ -32,7 +33,10 @@ def main() -> int:
         runner = Runner(store)
         logging.info("The cluster in %s runs", directory)
         while not stopping.is_set():
-            runner.tick()
+            try:
+                runner.tick()
+            except sqlite3.OperationalError:
+                logging.exception("The store does not answer; trying again")
             stopping.wait(TICK_S)
         logging.info("Stopping: ending all containers")
         runner.stop()

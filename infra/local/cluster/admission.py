@@ -7,8 +7,15 @@ import binascii
 import re
 from typing import Any
 
-from infra.local.cluster.objects import CLUSTER_SCOPED, Object
+from infra.local.cluster.objects import CLUSTER_SCOPED, MALFORMED, Object
+from infra.local.cluster.scheduler import place
 from infra.local.cluster.selectors import match_selector
+
+# Pods are placed on it for trial, so that one that the scheduler cannot read is refused at once.
+_SOME_NODE: Object = {
+    "metadata": {"name": "some", "labels": {}},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
 
 MAX_OBJECT_BYTES = 1_572_864
 MAX_DATA_BYTES = 1_048_576
@@ -82,6 +89,8 @@ def check_object(obj: Object, old: Object | None, size_bytes: int) -> None:
         _check_workload(kind, spec)
     if kind == "Pod":
         _check_containers(spec)
+    if kind == "Node":
+        _check_taints(spec.get("taints") or [])
     if old is not None:
         _check_unchanged(kind, old.get("spec") or {}, spec)
 
@@ -180,6 +189,9 @@ def _check_workload(kind: str, spec: Object) -> None:
 
 
 def _check_containers(pod_spec: Object) -> None:
+    policy = pod_spec.get("restartPolicy")
+    if policy not in ("Always", "OnFailure", "Never"):
+        raise Refused(f'restartPolicy is "{policy}": use Always, OnFailure or Never')
     containers = [*(pod_spec.get("initContainers") or ()), *(pod_spec.get("containers") or ())]
     if not pod_spec.get("containers"):
         raise Refused("containers: a pod needs at least one")
@@ -191,6 +203,16 @@ def _check_containers(pod_spec: Object) -> None:
         for mount in container.get("volumeMounts") or ():
             if mount["name"] not in volumes:
                 raise Refused(f'container "{container["name"]}" mounts "{mount["name"]}", which is not in volumes')
+    try:
+        place({"metadata": {}, "spec": pod_spec}, [_SOME_NODE], [])
+    except MALFORMED as error:
+        raise Refused(f"resources, affinity or tolerations cannot be read: {type(error).__name__} {error}") from error
+
+
+def _check_taints(taints: list[Object]) -> None:
+    for taint in taints:
+        if not taint.get("key") or taint.get("effect") not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise Refused(f"taint {taint} needs a key and an effect: NoSchedule, PreferNoSchedule or NoExecute")
 
 
 def _check_unchanged(kind: str, old: Object, new: Object) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from infra.local.cluster.actions import Action, Note, Patch, SetStatus
 from infra.local.cluster.nodes import plan_departures, plan_node
 from infra.local.cluster.objects import (
+    MALFORMED,
     Object,
     condition,
     format_time,
@@ -33,16 +36,12 @@ def plan_round(state: State, boot_id: str, now_s: float) -> list[Action]:
     actions = [action for node in nodes for action in plan_node(node, boot_id, now_s)]
     actions += plan_departures(pods, nodes)
     actions += _plan_deployments(state, now_s)
-    for replicaset in state.all("ReplicaSet"):
-        actions += plan_replicaset(replicaset, state.controlled(replicaset, "Pod"), now_s)
-    for daemonset in state.all("DaemonSet"):
-        actions += plan_daemonset(daemonset, state.controlled(daemonset, "Pod"), nodes)
-    for job in state.all("Job"):
-        actions += plan_job(job, state.controlled(job, "Pod"), now_s)
+    actions += _each(state, "ReplicaSet", lambda obj: plan_replicaset(obj, state.controlled(obj, "Pod"), now_s))
+    actions += _each(state, "DaemonSet", lambda obj: plan_daemonset(obj, state.controlled(obj, "Pod"), nodes))
+    actions += _each(state, "Job", lambda obj: plan_job(obj, state.controlled(obj, "Pod"), now_s))
     actions += plan_bindings(pods, nodes, now_s)
     slices = state.all("EndpointSlice")
-    for service in state.all("Service"):
-        actions += plan_service(service, pods, [s for s in slices if _belongs(s, service)])
+    actions += _each(state, "Service", lambda obj: plan_service(obj, pods, [s for s in slices if _belongs(s, obj)]))
     return actions
 
 
@@ -74,13 +73,24 @@ def orphans(objects: list[Object]) -> list[Object]:
 
 
 def _plan_deployments(state: State, now_s: float) -> list[Action]:
-    actions: list[Action] = []
-    for deployment in state.all("Deployment"):
+    def plan(deployment: Object) -> list[Action]:
         replicasets = state.controlled(deployment, "ReplicaSet")
         current = current_replicaset(deployment, replicasets)
         old = [replicaset for replicaset in replicasets if replicaset is not current]
         old_pods = [pod for replicaset in old for pod in state.controlled(replicaset, "Pod")]
-        actions += plan_deployment(deployment, replicasets, old_pods, now_s)
+        return plan_deployment(deployment, replicasets, old_pods, now_s)
+
+    return _each(state, "Deployment", plan)
+
+
+def _each(state: State, kind: str, plan: Callable[[Object], list[Action]]) -> list[Action]:
+    """One malformed object must not stop the cluster: it is told of, and the others go on."""
+    actions: list[Action] = []
+    for obj in state.all(kind):
+        try:
+            actions += plan(obj)
+        except MALFORMED as error:
+            actions.append(Note(obj, "Malformed", f"{type(error).__name__}: {error}", is_warning=True))
     return actions
 
 

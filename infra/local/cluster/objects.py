@@ -10,6 +10,9 @@ Object = dict[str, Any]
 
 CLUSTER_SCOPED = frozenset({"Node", "NodeCache"})
 
+# What reading an object that makes no sense raises.
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError)
+
 # (kind, namespace, name): how objects are told apart inside one moment.
 Key = tuple[str, str, str]
 

@@ -95,10 +95,7 @@ class Store:
         """Delete, dependents too. Finalizers hold an object; so does a pod's node until it deletes with grace_s=0."""
         with self._database.writing() as connection:
             old = _found(connection, kind, namespace, name)
-            if uid and old["metadata"]["uid"] != uid:
-                raise StoreError(
-                    "Conflict", f"{told(old)} has uid {old['metadata']['uid']}, not {uid}: it is a namesake"
-                )
+            transitions.check_uid(old, uid)
             self._delete(connection, old, grace_s)
 
     def watch(
@@ -112,7 +109,7 @@ class Store:
             listing = self.list(kind, namespace, labels)
             yield from (Event("ADDED", obj) for obj in listing.items)
             resource_version = listing.resource_version
-        seen = int(resource_version)
+        seen = transitions.parse_revision(resource_version)
         while True:
             changes, seen = self.changes(seen, kind)
             for change in changes:

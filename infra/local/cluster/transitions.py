@@ -11,7 +11,7 @@ from typing import NamedTuple
 from infra.local.cluster.admission import Refused, check_identity, check_namespace, check_object, with_defaults
 from infra.local.cluster.database import Change
 from infra.local.cluster.merge import merge_patch
-from infra.local.cluster.objects import Object, is_deleting, labels_of, now
+from infra.local.cluster.objects import MALFORMED, Object, is_deleting, labels_of, now
 from infra.local.cluster.ownership import FieldConflict, apply_fields, update_fields
 from infra.local.cluster.selectors import BadSelector, Match, parse_fields, parse_labels
 
@@ -78,7 +78,7 @@ def born(body: Object, manager: str, *, is_apply: bool) -> Object:
 def applied(live: Object, body: Object, manager: str, force: bool) -> Object:
     """`live` after a server-side apply of `body`; status is not touched."""
     try:
-        return with_defaults(with_identity(apply_fields(live, body, manager, force, now()), live, keep_managed=False))
+        return _defaulted(with_identity(apply_fields(live, body, manager, force, now()), live, keep_managed=False))
     except FieldConflict as conflict:
         raise StoreError("Conflict", f"apply of {told(live)} by {manager}: {conflict}") from conflict
 
@@ -87,7 +87,7 @@ def patched(old: Object, changes: Object, manager: str) -> Object:
     """`old` after a merge patch; the status of a kind that has one is not touched."""
     if old["kind"] not in _NO_STATUS:
         changes = {key: value for key, value in changes.items() if key != "status"}
-    new = with_defaults(with_identity(merge_patch(old, changes), old))
+    new = _defaulted(with_identity(merge_patch(old, changes), old))
     return update_fields(old, new, manager, "", now()) if manager else new
 
 
@@ -149,8 +149,10 @@ def with_generation(new: Object, old: Object) -> Object:
 
 
 def check_version(old: Object, body: Object) -> None:
-    """Conflict when `body` was made from another version of `old`."""
-    wanted = (body.get("metadata") or {}).get("resourceVersion")
+    """Conflict when `body` was made from another version of `old`, or for a namesake."""
+    metadata = body.get("metadata") or {}
+    check_uid(old, metadata.get("uid", ""))
+    wanted = metadata.get("resourceVersion")
     found = old["metadata"].get("resourceVersion")
     if wanted and wanted != found:
         raise StoreError(
@@ -165,6 +167,20 @@ def check(new: Object, old: Object | None) -> None:
         check_object(new, old, len(json.dumps(new)))
     except Refused as error:
         raise StoreError("Invalid", f"{told(new)} is invalid: {error}") from error
+    except MALFORMED as error:
+        raise _unreadable(new, error) from error
+
+
+def check_uid(old: Object, uid: str) -> None:
+    """Conflict when `uid` is given and is not that of `old`."""
+    if uid and uid != old["metadata"]["uid"]:
+        raise StoreError("Conflict", f"{told(old)} has uid {old['metadata']['uid']}, not {uid}: it is a namesake")
+
+
+def parse_revision(resource_version: str) -> int:
+    if not resource_version.isdecimal():
+        raise StoreError("Invalid", f'resourceVersion "{resource_version}" is not one that a list or a watch gave')
+    return int(resource_version)
 
 
 def labels_predicate(selector: str) -> Match:
@@ -198,6 +214,17 @@ def told(obj: Object) -> str:
     metadata = obj["metadata"]
     namespace = metadata.get("namespace")
     return f"{obj['kind']} {namespace + '/' if namespace else ''}{metadata['name']}"
+
+
+def _defaulted(obj: Object) -> Object:
+    try:
+        return with_defaults(obj)
+    except MALFORMED as error:
+        raise _unreadable(obj, error) from error
+
+
+def _unreadable(obj: Object, error: Exception) -> StoreError:
+    return StoreError("Invalid", f"{told(obj)} is invalid: it cannot be read, {type(error).__name__}: {error}")
 
 
 def _grace_s(obj: Object) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import time
@@ -16,7 +17,7 @@ from infra.local.cluster.kubelet.lifecycle import Facts, Seen, plan_pod
 from infra.local.cluster.kubelet.probes import Prober
 from infra.local.cluster.kubelet.processes import Process, adopt
 from infra.local.cluster.logs import log_path, pod_directory
-from infra.local.cluster.objects import Object, is_deleting, namespace_of, parse_time, uid_of
+from infra.local.cluster.objects import MALFORMED, Object, is_deleting, namespace_of, parse_time, uid_of
 from infra.local.cluster.state import State
 
 RETRY_S = 1.0
@@ -138,6 +139,9 @@ class Kubelet:
         except NotStartable as problem:
             running.blocked[name] = (problem.reason, str(problem))
             return
+        except (OSError, *MALFORMED) as problem:
+            running.blocked[name] = ("CreateContainerError", f"{type(problem).__name__}: {problem}")
+            return
         running.attempts[name] = [*attempts[-1:], process]
         self._prober.watch(uid, prepared.container, _ip(pod), prepared.environment)
 
@@ -205,10 +209,10 @@ class Kubelet:
         for process in running.processes():
             if process.poll():
                 name = process.container
-                prepared = self._prepare(running.pod, name, process.attempt)
-                self._prober.watch(
-                    uid, prepared.container, _ip(running.pod), prepared.environment, is_ready=ready.get(name, False)
-                )
+                with contextlib.suppress(NotStartable):
+                    prepared = self._prepare(running.pod, name, process.attempt)
+                    told_ready, ip = ready.get(name, False), _ip(running.pod)
+                    self._prober.watch(uid, prepared.container, ip, prepared.environment, is_ready=told_ready)
 
 
 def _ip(pod: Object) -> str:

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from infra.local.cluster.objects import Object
+from infra.local.cluster.objects import MALFORMED, Object
 
 WORKERS = 4
 
@@ -103,7 +103,7 @@ def _ask(probe: Object, container: Object, ip: str, environment: dict[str, str])
         answer = subprocess.run(  # noqa: S603 - running what pods ask for is the purpose
             command, env=environment, capture_output=True, timeout=timeout_s, check=False
         )
-    except (OSError, subprocess.TimeoutExpired, KeyError, ValueError):
+    except (OSError, subprocess.TimeoutExpired, *MALFORMED):
         return False
     return answer.returncode == 0
 

@@ -1,8 +1,8 @@
 """Containers as processes that outlive the runner.
 
-A small shell stands between: it writes its start time and its own /proc stat line first, and the exit code of the command last, so
-that a runner that was killed finds, after its restart, what runs and how the rest ended. Files of one container,
-in `pods/<uid>/run/`: `<container>.<attempt>.process`, `.exit`, `.message` (what it wrote to its termination log).
+A small shell stands between. It writes its start time and its own /proc stat line first, and the exit code of the
+command last, so that a runner that was killed finds, after its restart, what runs and how the rest ended. Files of
+one container, in `pods/<uid>/run/`: `<container>.<attempt>.process`, `.exit`, `.message` (its termination log).
 """
 
 from __future__ import annotations
