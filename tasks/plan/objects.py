@@ -1,0 +1,202 @@
+"""The Kubernetes objects of caches and node Jobs, as dicts. Pure: the same input gives the same object."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.plan.manifest import manifest_to_json
+from tasks.plan.resources import Endpoint
+from tasks.plan.schema import API_VERSION
+from tasks.plan.types import Manifest, SourceKind
+
+Object = dict[str, Any]
+
+MANAGED = {"app.kubernetes.io/managed-by": "warmpath"}
+ENDPOINT_LABEL = "warmpath.dev/endpoint"
+CACHE_LABEL = "warmpath.dev/cache"
+NVME_BYTES = "warmpath.dev/nvme-bytes"
+NODE_IMAGE = "warmpath/node:0.1.0"
+STORE_MOUNT = "/warmpath/node"
+MANIFEST_MOUNT = "/warmpath/manifest"
+MANIFEST_FILE = f"{MANIFEST_MOUNT}/manifest.json"
+REPORT = "/dev/termination-log"
+JOB_TTL_S = 300
+JOB_RETRIES = 3
+# Written and owned by root on the node; pods only read it.
+RUN_AS = 0
+
+
+def ready_label(cache_uid: str) -> str:
+    """The node label that says: a verified copy of this cache is here."""
+    return f"warmpath.dev/weights-cache-ready.{cache_uid}"
+
+
+def short_name(*parts: str) -> str:
+    """A DNS label of `parts`, at most 63 characters; a longer one ends in a digest of the whole."""
+    whole = "-".join(parts).lower().replace(".", "-").replace("_", "-")
+    if len(whole) <= 63:
+        return whole
+    return f"{whole[:50].rstrip('-')}-{hashlib.sha256('/'.join(parts).encode()).hexdigest()[:12]}"
+
+
+def short_digest(digest: str) -> str:
+    """Twelve characters of a digest, for names."""
+    return digest.rpartition(":")[2][:12]
+
+
+def cache_name(endpoint: str, digest: str) -> str:
+    return f"{endpoint}-{short_digest(digest)}"
+
+
+def manifest_name(cache: str) -> str:
+    return f"{cache}-manifest"
+
+
+def cache_object(endpoint: Endpoint, manifest: Manifest) -> Object:
+    """The ModelDataCacheConfig of one revision of one endpoint, owned by the endpoint."""
+    name = cache_name(endpoint.name, manifest.digest)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ModelDataCacheConfig",
+        "metadata": {
+            "name": name,
+            "namespace": endpoint.namespace,
+            "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name},
+        },
+        "spec": {
+            "endpoint": endpoint.name,
+            "source": manifest.source.uri,
+            "revision": manifest.revision,
+            "digest": manifest.digest,
+            "hostPath": endpoint.host_path,
+            "sizeBytes": manifest.size_bytes,
+            "files": len(manifest.files),
+            "manifest": manifest_name(name),
+        },
+    }
+
+
+def manifest_object(endpoint: Endpoint, manifest: Manifest, cache: Object) -> Object:
+    """The ConfigMap that carries the manifest to nodes and pods; it goes with its cache."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": manifest_name(cache["metadata"]["name"]),
+            "namespace": endpoint.namespace,
+            "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name, CACHE_LABEL: cache["metadata"]["name"]},
+            "ownerReferences": [owner(cache)],
+        },
+        "data": {"manifest.json": manifest_to_json(manifest)},
+    }
+
+
+def owner(of: Mapping[str, Any]) -> Object:
+    """An ownerReference: what it is on goes when `of` goes."""
+    metadata = of["metadata"]
+    return {"apiVersion": of["apiVersion"], "kind": of["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def fill_job(endpoint: Endpoint, cache: str, digest: str, node: Mapping[str, Any]) -> Object:
+    """The Job that puts a revision on `node` (a Kubernetes Node)."""
+    arguments = ["--manifest", MANIFEST_FILE]
+    volume = {"name": "manifest", "configMap": {"name": manifest_name(cache)}}
+    mount = {"name": "manifest", "mountPath": MANIFEST_MOUNT, "readOnly": True}
+    name = short_name("fill", endpoint.name, short_digest(digest), node["metadata"]["name"])
+    job = _node_job(endpoint, node, name, "fill", arguments, retries=JOB_RETRIES)
+    pod = job["spec"]["template"]["spec"]
+    pod["volumes"].append(volume)
+    pod["containers"][0]["volumeMounts"].append(mount)
+    pod["containers"][0] |= credentials(endpoint)
+    mount_source(endpoint, pod, pod["containers"][0])
+    job["metadata"]["labels"][CACHE_LABEL] = job["spec"]["template"]["metadata"]["labels"][CACHE_LABEL] = cache
+    return job
+
+
+def audit_job(endpoint: Endpoint, node: Mapping[str, Any]) -> Object:
+    """The Job that tells what `node` holds and how much room it has."""
+    name = short_name("audit", endpoint.name, node["metadata"]["name"])
+    return _node_job(endpoint, node, name, "audit", [], retries=0)
+
+
+def evict_job(endpoint: Endpoint, digest: str, node: Mapping[str, Any]) -> Object:
+    """The Job that removes a revision from `node`."""
+    name = short_name("evict", endpoint.name, short_digest(digest), node["metadata"]["name"])
+    return _node_job(endpoint, node, name, "evict", ["--digest", digest], retries=JOB_RETRIES)
+
+
+def credentials(endpoint: Endpoint) -> Object:
+    """Where a container that fetches gets its credentials: from Secrets, by reference; {} where identity is enough."""
+    fields: Object = {}
+    if endpoint.credentials_secret:
+        fields["envFrom"] = [{"secretRef": {"name": endpoint.credentials_secret}}]
+    if endpoint.token_secret:
+        key = {"name": endpoint.token_secret, "key": endpoint.token_key}
+        fields["env"] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}]
+    return fields
+
+
+def mount_source(endpoint: Endpoint, pod: Object, container: Object) -> None:
+    """Add the mounted file system that the weights come from, read-only, at the path it has on the node."""
+    if endpoint.source.kind is SourceKind.FILE:
+        path = endpoint.source.uri.removeprefix("file://")
+        pod["volumes"].append({"name": "source", "hostPath": {"path": path, "type": "Directory"}})
+        container["volumeMounts"].append({"name": "source", "mountPath": path, "readOnly": True})
+
+
+def store_path(endpoint: Endpoint) -> str:
+    """Directory of the store on a node."""
+    return f"{endpoint.host_path.rstrip('/')}/warmpath"
+
+
+def confined(*, writes_store: bool) -> Object:
+    """securityContext of the node program: no capabilities, nothing to write but its mounts."""
+    own = {"runAsUser": RUN_AS} if writes_store else {}
+    return {
+        **own,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _node_job(
+    endpoint: Endpoint, node: Mapping[str, Any], name: str, verb: str, arguments: list[str], *, retries: int
+) -> Object:
+    metadata = node["metadata"]
+    limit = (metadata.get("annotations") or {}).get(NVME_BYTES)
+    capacity = ["--capacity-bytes", limit] if limit and verb != "evict" else []
+    labels = {**MANAGED, ENDPOINT_LABEL: endpoint.name, "warmpath.dev/job": verb}
+    container = {
+        "name": verb,
+        "image": NODE_IMAGE,
+        "command": ["python", "-m", "tasks.prefetch", verb],
+        "args": ["--root", STORE_MOUNT, *arguments, *capacity, "--report", REPORT],
+        "terminationMessagePath": REPORT,
+        "securityContext": confined(writes_store=True),
+        "volumeMounts": [{"name": "store", "mountPath": STORE_MOUNT}],
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "nodeSelector": {
+            "kubernetes.io/hostname": (metadata.get("labels") or {}).get("kubernetes.io/hostname", metadata["name"])
+        },
+        # A copy on a node is worth having whatever its taints keep away.
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}, *map(dict, endpoint.tolerations)],
+        "containers": [container],
+        "volumes": [{"name": "store", "hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}}],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": endpoint.namespace, "labels": dict(labels)},
+        "spec": {
+            "backoffLimit": retries,
+            "ttlSecondsAfterFinished": JOB_TTL_S,
+            "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
+        },
+    }
