@@ -78,16 +78,17 @@ def cache_object(endpoint: Endpoint, manifest: Manifest) -> Object:
     }
 
 
-def manifest_object(endpoint: Endpoint, manifest: Manifest, cache: Object) -> Object:
-    """The ConfigMap that carries the manifest to nodes and pods; it goes with its cache."""
+def manifest_object(endpoint: Endpoint, manifest: Manifest, keeper: Object) -> Object:
+    """The ConfigMap that carries the manifest to nodes and pods; it goes with `keeper`: its cache, or the endpoint."""
+    cache = cache_name(endpoint.name, manifest.digest)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": manifest_name(cache["metadata"]["name"]),
+            "name": manifest_name(cache),
             "namespace": endpoint.namespace,
-            "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name, CACHE_LABEL: cache["metadata"]["name"]},
-            "ownerReferences": [owner(cache)],
+            "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name, CACHE_LABEL: cache},
+            "ownerReferences": [owner(keeper)],
         },
         "data": {"manifest.json": manifest_to_json(manifest)},
     }

@@ -1,0 +1,198 @@
+"""The Deployment and the Service of an endpoint, as dicts.
+
+Every pod first runs `tasks.prefetch link`: on a warm node the model's directory becomes links into the node's store,
+which is mounted read-only; on a cold one the weights are fetched from the source into the pod's own scratch volume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.plan.objects import (
+    CACHE_LABEL,
+    ENDPOINT_LABEL,
+    MANAGED,
+    MANIFEST_FILE,
+    MANIFEST_MOUNT,
+    NODE_IMAGE,
+    REPORT,
+    STORE_MOUNT,
+    Object,
+    cache_name,
+    confined,
+    credentials,
+    manifest_name,
+    mount_source,
+    owner,
+    ready_label,
+    store_path,
+)
+from tasks.plan.resources import Endpoint
+from tasks.plan.schema import API_VERSION, KIND, Placement
+from tasks.plan.types import Manifest
+
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+DIGEST_ANNOTATION = "warmpath.dev/manifest-digest"
+PORT_NAME = "http"
+
+
+def deployment_object(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None, replicas: int) -> Object:
+    """The Deployment that serves `manifest` from `cache` (None: no cache, every pod loads from the source).
+
+    Rolls without losing capacity: a new pod is ready before an old one goes.
+    """
+    labels = {**MANAGED, ENDPOINT_LABEL: endpoint.name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": endpoint.name,
+            "namespace": endpoint.namespace,
+            "labels": labels,
+            "annotations": {DIGEST_ANNOTATION: manifest.digest},
+            "ownerReferences": _owned_by(endpoint),
+        },
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": _template(endpoint, manifest, cache),
+        },
+    }
+
+
+def service_object(endpoint: Endpoint) -> Object:
+    """The Service whose EndpointSlices tell the router who is ready."""
+    port = endpoint.worker.model_invocation_port.container_port
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": endpoint.name,
+            "namespace": endpoint.namespace,
+            "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name},
+            "ownerReferences": _owned_by(endpoint),
+        },
+        "spec": {
+            "selector": {ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"},
+            "ports": [{"name": PORT_NAME, "port": port, "targetPort": port}],
+        },
+    }
+
+
+def node_selection(endpoint: Endpoint) -> list[Object]:
+    """Required node terms: the endpoint's instance types, within its own affinity."""
+    required = (endpoint.node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get(
+        "nodeSelectorTerms"
+    ) or []
+    if not endpoint.instance_types:
+        return list(required)
+    types = {"key": INSTANCE_TYPE, "operator": "In", "values": list(endpoint.instance_types)}
+    return [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), types]} for term in (required or [{}])]
+
+
+def _owned_by(endpoint: Endpoint) -> list[Object]:
+    metadata = {"name": endpoint.name, "uid": endpoint.uid}
+    return [owner({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata})] if endpoint.uid else []
+
+
+def _template(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None) -> Object:
+    name = cache["metadata"]["name"] if cache else ""
+    labels = {**MANAGED, ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"}
+    return {
+        "metadata": {
+            "labels": {**labels, **({CACHE_LABEL: name} if name else {})},
+            "annotations": {DIGEST_ANNOTATION: manifest.digest},
+        },
+        "spec": _pod(endpoint, manifest, cache),
+    }
+
+
+def _pod(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None) -> Object:
+    volume = endpoint.worker.model_volume_mount
+    configmap = manifest_name(cache_name(endpoint.name, manifest.digest))
+    pod: Object = {
+        "automountServiceAccountToken": False,
+        "tolerations": [dict(toleration) for toleration in endpoint.tolerations],
+        "affinity": _affinity(endpoint, cache),
+        "containers": [_engine(endpoint)],
+        "volumes": [
+            {"name": volume.name, "emptyDir": {}},
+            {"name": "warmpath-store", "hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}},
+            {"name": "warmpath-manifest", "configMap": {"name": configmap}},
+        ],
+    }
+    pod["initContainers"] = [_link(endpoint, pod)]
+    return pod
+
+
+def _link(endpoint: Endpoint, pod: Object) -> Object:
+    volume = endpoint.worker.model_volume_mount
+    container = {
+        "name": "weights",
+        "image": NODE_IMAGE,
+        "command": ["python", "-m", "tasks.prefetch", "link"],
+        "args": [
+            *("--root", STORE_MOUNT, "--manifest", MANIFEST_FILE, "--into", volume.mount_path),
+            *("--scratch-ok", "--report", REPORT),
+        ],
+        "terminationMessagePath": REPORT,
+        "securityContext": confined(writes_store=False),
+        "volumeMounts": [
+            {"name": volume.name, "mountPath": volume.mount_path},
+            {"name": "warmpath-store", "mountPath": STORE_MOUNT, "readOnly": True},
+            {"name": "warmpath-manifest", "mountPath": MANIFEST_MOUNT, "readOnly": True},
+        ],
+        **credentials(endpoint),
+    }
+    mount_source(endpoint, pod, container)
+    return container
+
+
+def _engine(endpoint: Endpoint) -> Object:
+    worker = endpoint.worker
+    volume, port = worker.model_volume_mount, worker.model_invocation_port.container_port
+    ready = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 5, "failureThreshold": 3}
+    probes = {
+        "readinessProbe": worker.probes.readiness_probe or ready,
+        "livenessProbe": worker.probes.liveness_probe,
+        "startupProbe": worker.probes.startup_probe,
+    }
+    optional = {"command": list(worker.command), "args": list(worker.args), "workingDir": worker.working_dir, **probes}
+    return {
+        "name": "engine",
+        "image": worker.image,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            *map(dict, worker.environment_variables),
+        ],
+        "ports": [{"name": PORT_NAME, "containerPort": port}],
+        "resources": worker.resources,
+        # The links in the model's directory lead into the store, so the engine sees it under the same path.
+        "volumeMounts": [
+            {"name": volume.name, "mountPath": volume.mount_path, "readOnly": True},
+            {"name": "warmpath-store", "mountPath": STORE_MOUNT, "readOnly": True},
+        ],
+        **{field: value for field, value in optional.items() if value},
+    }
+
+
+def _affinity(endpoint: Endpoint, cache: Mapping[str, Any] | None) -> Object:
+    """Where pods may run, and that they like warm nodes best (or, with Required, accept no others)."""
+    terms = node_selection(endpoint)
+    preferred = list(endpoint.node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or [])
+    if cache:
+        warm = {"key": ready_label(cache["metadata"]["uid"]), "operator": "In", "values": ["true"]}
+        if endpoint.placement is Placement.REQUIRED:
+            terms = [
+                {**term, "matchExpressions": [*(term.get("matchExpressions") or []), warm]} for term in (terms or [{}])
+            ]
+        else:
+            preferred.append({"weight": 100, "preference": {"matchExpressions": [warm]}})
+    affinity: Object = {}
+    if terms:
+        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
+    if preferred:
+        affinity["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
+    return {"nodeAffinity": affinity} if affinity else {}
