@@ -1,0 +1,38 @@
+"""Conditions of a resource's status, as Kubernetes has them: one per type, its time moves only when its status does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Condition = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a run found out about one aspect. ok: None while it is not known yet."""
+
+    type: str
+    ok: bool | None
+    reason: str
+    message: str = ""
+
+
+def with_findings(
+    conditions: Sequence[Condition], findings: Sequence[Finding], *, at: str, generation: int
+) -> list[Condition]:
+    """`conditions` with each finding in its type's place; `at` is the RFC 3339 time of a change."""
+    merged = {condition["type"]: condition for condition in conditions}
+    for finding in findings:
+        status = {True: "True", False: "False", None: "Unknown"}[finding.ok]
+        old = merged.get(finding.type, {})
+        merged[finding.type] = {
+            "type": finding.type,
+            "status": status,
+            "reason": finding.reason,
+            "message": finding.message,
+            "observedGeneration": generation,
+            "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else at,
+        }
+    return list(merged.values())

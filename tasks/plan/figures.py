@@ -1,0 +1,27 @@
+"""Figures and lists as a plan's sentences show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+SHOWN = 5
+
+
+def bytes_text(size_bytes: float) -> str:
+    """Decimal units, as disks and networks are sold; three digits, so that a shortage is visible."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size_bytes) < 999.5:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.3g} TB" if abs(size_bytes) < 999.5 else f"{size_bytes:.0f} TB"
+
+
+def count_text(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def names_text(names: Iterable[str]) -> str:
+    """The first few of them; a fleet of thousands must not fill a page."""
+    ordered: Sequence[str] = sorted(names)
+    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
+    return ", ".join(ordered[:SHOWN]) + more
