@@ -86,24 +86,6 @@ class CacheEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """A ModelDataCacheConfig as a plan sees it.
-
-    endpoint: the endpoint it was made for. manifest: its file list when it could be read, for what two revisions share.
-    """
-
-    name: str
-    namespace: str
-    uid: str
-    digest: str
-    endpoint: str = ""
-    host_path: str = ""
-    pinned: bool = False
-    deleting: bool = False
-    manifest: Manifest | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """A node as a plan sees it: the Kubernetes Node and its NodeCache together.
 
@@ -145,17 +127,3 @@ class GatePolicy:
     value: int = 100
     deadline_s: float = 3600.0
     on_deadline: OnDeadline = OnDeadline.OPEN_WITH_FALLBACK
-
-
-class Placement(StrEnum):
-    """Whether pods may start on a node that is not warm."""
-
-    PREFERRED = "Preferred"
-    REQUIRED = "Required"
-
-
-class Retention(StrEnum):
-    """What becomes of copies that nothing uses any more."""
-
-    DELETE = "Delete"
-    RETAIN = "Retain"
