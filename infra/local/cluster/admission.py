@@ -88,7 +88,7 @@ def check_object(obj: Object, old: Object | None, size_bytes: int) -> None:
     if kind in _POD_TEMPLATE_KINDS:
         _check_workload(kind, spec)
     if kind == "Pod":
-        _check_containers(spec)
+        _check_pod_spec(spec, "spec")
     if kind == "Node":
         _check_taints(spec.get("taints") or [])
     if old is not None:
@@ -172,7 +172,7 @@ def _check_workload(kind: str, spec: Object) -> None:
     template = spec.get("template") or {}
     if not template.get("spec"):
         raise Refused("spec.template.spec is missing")
-    _check_containers(template["spec"])
+    _check_pod_spec(template["spec"], "spec.template.spec")
     policy = template["spec"].get("restartPolicy")
     if kind == "Job":
         if policy not in ("Never", "OnFailure"):
@@ -188,25 +188,27 @@ def _check_workload(kind: str, spec: Object) -> None:
         raise Refused(f"spec.replicas is {replicas!r}: it must be 0 or more")
 
 
-def _check_containers(pod_spec: Object) -> None:
+def _check_pod_spec(pod_spec: Object, where: str) -> None:
     policy = pod_spec.get("restartPolicy")
     if policy not in ("Always", "OnFailure", "Never"):
-        raise Refused(f'restartPolicy is "{policy}": use Always, OnFailure or Never')
+        raise Refused(f'{where}.restartPolicy is "{policy}": use Always, OnFailure or Never')
     containers = [*(pod_spec.get("initContainers") or ()), *(pod_spec.get("containers") or ())]
     if not pod_spec.get("containers"):
-        raise Refused("containers: a pod needs at least one")
+        raise Refused(f"{where}.containers: a pod needs at least one")
     names = [container.get("name") for container in containers]
     if None in names or len(set(names)) != len(names):
-        raise Refused(f"containers are named {names}: each needs its own name")
+        raise Refused(f"{where}.containers are named {names}: each needs its own name")
     volumes = {volume["name"] for volume in pod_spec.get("volumes") or ()}
     for container in containers:
         for mount in container.get("volumeMounts") or ():
             if mount["name"] not in volumes:
-                raise Refused(f'container "{container["name"]}" mounts "{mount["name"]}", which is not in volumes')
+                raise Refused(f'container "{container["name"]}" mounts "{mount["name"]}", not in {where}.volumes')
     try:
         place({"metadata": {}, "spec": pod_spec}, [_SOME_NODE], [])
     except MALFORMED as error:
-        raise Refused(f"resources, affinity or tolerations cannot be read: {type(error).__name__} {error}") from error
+        raise Refused(
+            f"{where}: resources, affinity or tolerations cannot be read: {type(error).__name__} {error}"
+        ) from error
 
 
 def _check_taints(taints: list[Object]) -> None:

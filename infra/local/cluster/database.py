@@ -33,8 +33,6 @@ CREATE INDEX IF NOT EXISTS changes_by_kind ON changes (kind, revision);
 INSERT OR IGNORE INTO clock VALUES (1, 1);
 """
 
-BUSY_S = 30.0
-
 
 class Change(NamedTuple):
     """type: ADDED, MODIFIED or DELETED. old_labels: before the change, None when there was no object."""
@@ -51,9 +49,10 @@ Changes = list[Change]
 class Database:
     """Connections to one file, reused between calls and never carried over a fork."""
 
-    def __init__(self, path: Path, log_length: int) -> None:
+    def __init__(self, path: Path, log_length: int, busy_s: float) -> None:
         self._path = path
         self._log_length = log_length
+        self._busy_s = busy_s
         self._lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._pid = os.getpid()
@@ -97,7 +96,9 @@ class Database:
                 self._idle, self._pid = [], os.getpid()  # a connection must not cross a fork
             connection = self._idle.pop() if self._idle else None
         if connection is None:
-            connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+            )
             connection.execute("PRAGMA synchronous=NORMAL")
         try:
             yield connection

@@ -62,7 +62,7 @@ def apply_fields(live: Object, wanted: Object, manager: str, force: bool, at: st
     others = [entry for entry in entries if entry is not mine]
     values_now, values_wanted = _values(live), _values(wanted)
     named = frozenset(values_wanted)
-    contested = {path for path in named if path in values_now and values_now[path] != values_wanted[path]}
+    contested = _contested(values_now, values_wanted)
     conflicts = {
         entry.manager: [_readable(path) for path in sorted(entry.fields & contested)]
         for entry in others
@@ -75,8 +75,21 @@ def apply_fields(live: Object, wanted: Object, manager: str, force: bool, at: st
     dropped = (mine.fields if mine else frozenset()) - named
     kept = _with_parents(named.union(*(entry.fields for entry in others)))
     for path in sorted(dropped - kept, key=len, reverse=True):
-        _remove(result, path)
+        _remove(result, path, kept)
     return _with_entries(result, live, [*others, Entry(manager, "Apply", "", named)], at)
+
+
+def _contested(now: dict[Path, Any], wanted: dict[Path, Any]) -> frozenset[Path]:
+    """Fields that an apply would change or swallow: another value, a mapping for a value, a value for a mapping."""
+    above = _with_parents(wanted) - set(wanted)
+    swallowing = {path for path, value in wanted.items() if value is not None and value != {}}
+    return frozenset(
+        path
+        for path, value in now.items()
+        if (path in wanted and wanted[path] != value)
+        or (path in above and value is not None)
+        or any(path[:length] in swallowing for length in range(1, len(path)))
+    )
 
 
 def update_fields(old: Object, new: Object, manager: str, subresource: str, at: str) -> Object:
@@ -185,36 +198,34 @@ def _overlay(live: Any, wanted: Any, keys: dict[str, tuple[str, ...]], field: st
     return [*merged_items.values(), *(value for key, value in theirs.items() if key not in ours)]
 
 
-def _remove(obj: Any, path: Path) -> bool:
-    """Remove what `path` names from copies along the way; True when its container became empty."""
+def _remove(obj: Any, path: Path, kept: set[Path], at: Path = ()) -> bool:
+    """Remove what `path` names, from copies along the way; True when `obj` (at `at`) is empty and nobody's own."""
     head, rest = path[0], path[1:]
     if head.startswith("f:"):
         field = head[2:]
         if not isinstance(obj, dict) or field not in obj:
             return False
         if rest:
-            inner = obj[field]
-            obj[field] = list(inner) if isinstance(inner, list) else dict(inner) if isinstance(inner, dict) else inner
-        if not rest or _remove(obj[field], rest):
+            obj[field] = _copy(obj[field])
+        if not rest or _remove(obj[field], rest, kept, (*at, head)):
             del obj[field]
-        return not obj
-    if not isinstance(obj, list):
-        return False
-    return _remove_item(obj, head, rest)
+    elif isinstance(obj, list):
+        index = next((i for i, item in enumerate(obj) if _is_item(item, head)), None)
+        if index is not None and rest:
+            obj[index] = _copy(obj[index])
+            _remove(obj[index], rest, kept, (*at, head))
+        elif index is not None:
+            del obj[index]
+    return not obj and at not in kept
 
 
-def _remove_item(items: list[Any], element: str, rest: Path) -> bool:
+def _is_item(item: Any, element: str) -> bool:
     wanted = json.loads(element[2:])
-    for index, item in enumerate(items):
-        same = item == wanted if element.startswith("v:") else wanted.items() <= item.items()
-        if same:
-            if rest:
-                items[index] = dict(item)
-                _remove(items[index], rest)
-            else:
-                del items[index]
-            break
-    return not items
+    return bool(item == wanted if element.startswith("v:") else wanted.items() <= item.items())
+
+
+def _copy(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
 
 
 def _with_parents(fields: Iterable[Path]) -> set[Path]:

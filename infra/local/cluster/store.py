@@ -20,6 +20,8 @@ __all__ = ["Event", "Listing", "Store", "StoreError"]
 # A reader further behind than this lists again.
 LOG_LENGTH = 20_000
 POLL_S = 0.03
+# How long a write waits for others to finish theirs.
+BUSY_S = 30.0
 
 
 class Listing(NamedTuple):
@@ -33,10 +35,10 @@ class Store:
     `manager` names who owns the fields that a write changes; "" leaves ownership alone.
     """
 
-    def __init__(self, directory: Path | str, *, log_length: int = LOG_LENGTH) -> None:
+    def __init__(self, directory: Path | str, *, log_length: int = LOG_LENGTH, busy_s: float = BUSY_S) -> None:
         self.directory = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._database = Database(self.directory / "store.db", log_length)
+        self._database = Database(self.directory / "store.db", log_length, busy_s)
 
     def close(self) -> None:
         self._database.close()
