@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 
@@ -15,7 +16,7 @@ class Progress:
     """One progress artifact with one writer; a write for every node would cost more than the work."""
 
     def __init__(self, key: str, description: str) -> None:
-        self._artifact = create_progress_artifact(0.0, key=key, description=description)
+        self._artifact = cast(UUID, create_progress_artifact(0.0, key=key, description=description))
         self._written, self._written_at = 0.0, time.monotonic()
 
     def show(self, share: float) -> None:

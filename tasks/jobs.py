@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tasks.kube import AlreadyExists, Conflict, Kube, KubeError, NotFound, Object
-from tasks.stop import pause
+from tasks.stop import Left, pause
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 # Exit status by which the node program says that another try cannot help.
@@ -57,7 +57,8 @@ class _Followed:
 def run(kube: Kube, jobs: Mapping[str, Object], pace: Pace, look: Look | None = None) -> Iterator[JobEnd]:
     """Start a Job per node, or adopt the one that runs; yield each end as it comes.
 
-    `look` gets a node's latest progress. Jobs still running when the caller stops are deleted: their proven chunks stay.
+    `look` gets a node's latest progress. Jobs that run when the caller stops are deleted, unless it
+    leaves them; what they proved stays.
     """
     running: dict[str, _Followed] = {}
     try:
@@ -69,6 +70,9 @@ def run(kube: Kube, jobs: Mapping[str, Object], pace: Pace, look: Look | None = 
                 yield end
             if running:
                 pause(pace.poll_s)
+    except Left:
+        running.clear()
+        raise
     finally:
         for followed in running.values():
             _delete(kube, followed.job)

@@ -169,7 +169,7 @@ def _long_expired(renew_time: str) -> bool:
 
 def _machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
-    namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    namespace = Path("/proc/self/ns/pid").readlink().name.strip("pid:[]")
     return f"{socket.gethostname()}.{boot}.{namespace}"
 
 

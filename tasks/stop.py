@@ -6,15 +6,14 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from prefect import State, Task
-    from prefect.client.schemas.objects import TaskRun
 
 
 class Stopped(Exception):
     """The run is being stopped, or has lost its endpoint to another run."""
+
+
+class Left(Stopped):
+    """The run ends, and what it started on the nodes may go on without it."""
 
 
 class Stop:
@@ -22,16 +21,16 @@ class Stop:
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._why = "the run is stopping"
+        self._error = Stopped("the run is stopping")
 
-    def request(self, why: str) -> None:
+    def request(self, why: str, *, leave_running: bool = False) -> None:
         if not self._event.is_set():
-            self._why = why
+            self._error = Left(why) if leave_running else Stopped(why)
             self._event.set()
 
     def wait(self, seconds: float) -> None:
         if self._event.wait(seconds):
-            raise Stopped(self._why)
+            raise self._error
 
 
 # Prefect copies the context into the threads of tasks; a global would stop other runs of the same process.
@@ -55,14 +54,3 @@ def stop_tasks_on_exit() -> Iterator[Stop]:
         raise
     finally:
         _stop.reset(token)
-
-
-def unless_stopped(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
-    """Retry condition of tasks: a stopped one stays stopped."""
-    try:
-        state.result(raise_on_failure=True)
-    except Stopped:
-        return False
-    except Exception:  # noqa: BLE001 - any other failure may be retried
-        return True
-    return False
