@@ -24,7 +24,8 @@ from typing import Any
 from aiohttp import web
 
 from infra.local import server
-from infra.local.faults import Fault, Faults
+from infra.local.faults import Faults
+from infra.local.ranges import send_file
 from infra.local.repository import Blob, Commit, Repository
 from infra.local.server import HOST, Server, free_ports
 
@@ -41,7 +42,7 @@ def start(directory: Path, *, port: int = 0) -> Server:
     return server.start(
         [sys.executable, "-m", "infra.local.hub", "--dir", str(directory), "--port", str(port)],
         url=f"http://{HOST}:{port}",
-        health="/_health",
+        health="/healthz",
         log=directory / ".hub" / "hub.log",
     )
 
@@ -61,7 +62,7 @@ class Hub:
         app = web.Application(middlewares=[self._watch])
         app.add_routes(
             [
-                web.get("/_health", _answer_health),
+                web.get("/healthz", _answer_health),
                 web.get("/_requests", self._list_requests),
                 web.post("/_faults", self._set_faults),
                 web.get(f"/api/models/{MODEL}", self._model_info),
@@ -76,7 +77,7 @@ class Hub:
 
     @web.middleware
     async def _watch(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/_"):
+        if request.path == "/healthz" or request.path.startswith("/_"):
             return await handler(request)
         self.requests.append(
             {
@@ -133,9 +134,9 @@ class Hub:
         content = repository.content(blob) if blob else None
         if blob is None or content is None:
             raise _refuse(web.HTTPNotFound, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit.id})
-        headers = {"X-Repo-Commit": commit.id, "ETag": f'"{blob.sha256 or blob.oid}"', "Accept-Ranges": "bytes"}
+        headers = {"X-Repo-Commit": commit.id, "ETag": f'"{blob.sha256 or blob.oid}"'}
         if not blob.sha256:
-            return web.FileResponse(content, headers=headers)
+            return await send_file(request, content, headers)
         where = f"/cdn/{repository.name}/{commit.id}/{path}"
         headers |= {
             "X-Linked-ETag": headers["ETag"],
@@ -153,10 +154,8 @@ class Hub:
         content = repository.content(blob) if blob else None
         if blob is None or content is None:
             return web.Response(status=404)
-        fault = self.faults.take(request.path, of_body=True)
-        if fault is not None:
-            return await _send_broken(request, content, fault)
-        return web.FileResponse(content, headers={"ETag": f'"{blob.sha256}"'})
+        fault = self.faults.take(request.path, of_body=True) if request.method == "GET" else None
+        return await send_file(request, content, {"ETag": f'"{blob.sha256}"'}, fault)
 
     async def _find(self, request: web.Request, *, metadata_only: bool = False) -> tuple[Repository, Commit]:
         """The repository and the commit a request is about, once it is allowed to ask."""
@@ -217,25 +216,6 @@ def _sibling(blob: Blob, *, with_blobs: bool) -> dict[str, Any]:
 def _tree_entry(blob: Blob) -> dict[str, Any]:
     entry: dict[str, Any] = {"type": "file", "path": blob.path, "size": blob.size_bytes, "oid": blob.oid}
     return entry | ({"lfs": {"oid": blob.sha256, "size": blob.size_bytes, "pointerSize": 134}} if blob.sha256 else {})
-
-
-async def _send_broken(request: web.Request, content: Path, fault: Fault) -> web.StreamResponse:
-    """The range that was asked for, with one byte flipped or with its end missing."""
-    whole = await asyncio.to_thread(content.read_bytes)
-    wanted = request.http_range
-    start, stop, _ = slice(wanted.start, wanted.stop).indices(len(whole))
-    body = bytearray(whole[start:stop])
-    response = web.StreamResponse(status=206 if "Range" in request.headers else 200)
-    response.content_length = len(body)
-    if response.status == 206:
-        response.headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(whole)}"
-    await response.prepare(request)
-    if fault.corrupt:
-        body[len(body) // 2] ^= 1
-    await response.write(bytes(body[: fault.truncate_bytes]))
-    if fault.truncate_bytes is not None and request.transport is not None:
-        request.transport.close()
-    return response
 
 
 async def serve(directory: Path, port: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from tasks.plan.types import ModelFile, Source
-from tasks.sources.client import s3_client
+from tasks.prefetch.origins import s3_client
 from tasks.sources.errors import SourceError
 from tasks.sources.selection import select
 

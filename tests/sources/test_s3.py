@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
-from tasks.plan.types import ModelFile, Source, SourceKind
+from tasks.plan.types import Formats, ModelFile, Source, SourceKind
 from tasks.sources import SourceError, resolve, s3
 
 if TYPE_CHECKING:
@@ -211,6 +211,16 @@ def test_a_pin_holds_only_what_binds_content(stub: Stubber, head: dict[str, Any]
     with stub:
         (file,) = resolve(STUBBED).files
     assert (file.pin, file.crc64nvme) == (pin, crc)
+
+
+def test_directories_that_consoles_write_as_empty_objects_are_no_files(stub: Stubber) -> None:
+    """`Any` keeps every file, so nothing else would drop them."""
+    folders = [{**LISTED, "Key": key, "Size": 0} for key in ("m/", "m/sub/")]
+    stub.add_response("list_objects_v2", {"Contents": [*folders, LISTED]})
+    stub.add_response("head_object", {"ETag": '"one"', "ContentLength": 1})
+    with stub:
+        files = resolve(Source(SourceKind.S3, "s3://bucket/m/", formats=Formats.ANY)).files
+    assert [file.path for file in files] == ["x.safetensors"]
 
 
 def test_another_revision_than_the_present_one_is_refused(stub: Stubber) -> None:
