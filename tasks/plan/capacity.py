@@ -3,7 +3,8 @@
     free - reserved for fills in flight - floor  >=  bytes of the files that the node does not hold yet
 
 The floor keeps a store from filling a disk to the brim: the kubelet evicts pods at 10 % free of a file system that it
-watches (nodefs.available); an NVMe of its own needs less.
+watches (nodefs.available); an NVMe of its own needs less. A fill takes its room before it downloads, so one that began
+is in the free bytes already and is not asked for it again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tasks.plan.figures import bytes_text
 from tasks.plan.manifest import diff_manifests
-from tasks.plan.types import Manifest, Node
+from tasks.plan.types import CacheEntry, Manifest, Node
 
 FLOOR_SHARE = 0.05
 
@@ -21,7 +23,7 @@ FLOOR_SHARE = 0.05
 class Admission:
     """What a revision means for one node. reason is "" when the node can hold it.
 
-    free_bytes: None while no audit has told.
+    free_bytes: None while no audit has told. resumes: a fill began before, so some of fetch_bytes may be there.
     """
 
     node: str
@@ -30,6 +32,7 @@ class Admission:
     free_bytes: int | None
     holds_it: bool
     reason: str = ""
+    resumes: bool = False
 
 
 def admit(manifest: Manifest, node: Node, known: Mapping[str, Manifest]) -> Admission:
@@ -42,8 +45,9 @@ def admit(manifest: Manifest, node: Node, known: Mapping[str, Manifest]) -> Admi
         return Admission(node.name, 0, manifest.size_bytes, node.free_bytes, holds_it=True)
     fetch_bytes = _missing_bytes(manifest, (known[digest] for digest in sorted(held) if digest in known))
     reuse_bytes = manifest.size_bytes - fetch_bytes
-    reason = _why_not(fetch_bytes, node)
-    return Admission(node.name, fetch_bytes, reuse_bytes, node.free_bytes, holds_it=False, reason=reason)
+    resumes = any(_has_its_room(entry, manifest.digest) for entry in node.entries)
+    reason = "" if resumes else _why_not(fetch_bytes, node)
+    return Admission(node.name, fetch_bytes, reuse_bytes, node.free_bytes, False, reason, resumes)
 
 
 def usable_bytes(node: Node) -> int | None:
@@ -58,8 +62,9 @@ def largest_bytes(nodes: Iterable[Node]) -> int:
     return max((int((1 - FLOOR_SHARE) * (node.capacity_bytes or 0)) for node in nodes), default=0)
 
 
-def gigabytes(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.2f} GB"
+def _has_its_room(entry: CacheEntry, digest: str) -> bool:
+    began = entry.state in ("Downloading", "Partial") or (entry.state == "Failed" and entry.reason != "NoSpace")
+    return entry.digest == digest and began
 
 
 def _why_not(fetch_bytes: int, node: Node) -> str:
@@ -67,9 +72,9 @@ def _why_not(fetch_bytes: int, node: Node) -> str:
     if usable is None or fetch_bytes <= usable:
         return ""
     return (
-        f"NoSpace: it needs {gigabytes(fetch_bytes)} and {gigabytes(usable)} are usable "
-        f"({gigabytes(node.free_bytes or 0)} free, {gigabytes(node.reserved_bytes)} reserved, "
-        f"{FLOOR_SHARE:.0%} of {gigabytes(node.capacity_bytes or 0)} kept free)"
+        f"NoSpace: it needs {bytes_text(fetch_bytes)} and {bytes_text(usable)} are usable "
+        f"({bytes_text(node.free_bytes or 0)} free, {bytes_text(node.reserved_bytes)} reserved, "
+        f"{FLOOR_SHARE:.0%} of {bytes_text(node.capacity_bytes or 0)} kept free)"
     )
 
 

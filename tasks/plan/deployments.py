@@ -22,19 +22,24 @@ from tasks.plan.objects import (
     cache_name,
     confined,
     credentials,
+    identity,
     manifest_name,
     mount_source,
     owner,
     ready_label,
     store_path,
 )
+from tasks.plan.policy import Placement
 from tasks.plan.resources import Endpoint
-from tasks.plan.schema import API_VERSION, KIND, Placement
+from tasks.plan.schema import API_VERSION, KIND
 from tasks.plan.types import Manifest
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 DIGEST_ANNOTATION = "warmpath.dev/manifest-digest"
 PORT_NAME = "http"
+SCRATCH_SLACK_BYTES = 256 << 20
+# The router hears of a pod's end from the API; until it has, the pod must go on serving.
+DRAIN_S = 5
 
 
 def deployment_object(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None, replicas: int) -> Object:
@@ -112,18 +117,23 @@ def _template(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] |
 def _pod(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None) -> Object:
     volume = endpoint.worker.model_volume_mount
     configmap = manifest_name(cache_name(endpoint.name, manifest.digest))
+    additions = endpoint.kubernetes
     pod: Object = {
         "automountServiceAccountToken": False,
+        **identity(endpoint),
+        **({"schedulerName": additions.scheduler_name} if additions.scheduler_name else {}),
         "tolerations": [dict(toleration) for toleration in endpoint.tolerations],
         "affinity": _affinity(endpoint, cache),
         "containers": [_engine(endpoint)],
         "volumes": [
-            {"name": volume.name, "emptyDir": {}},
+            # Without a limit, weights on a cold node could fill the node's own disk and evict its neighbours.
+            {"name": volume.name, "emptyDir": {"sizeLimit": str(manifest.size_bytes + SCRATCH_SLACK_BYTES)}},
             {"name": "warmpath-store", "hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}},
             {"name": "warmpath-manifest", "configMap": {"name": configmap}},
+            *map(dict, additions.volumes),
         ],
     }
-    pod["initContainers"] = [_link(endpoint, pod)]
+    pod["initContainers"] = [_link(endpoint, pod), *map(dict, additions.init_containers)]
     return pod
 
 
@@ -153,7 +163,9 @@ def _link(endpoint: Endpoint, pod: Object) -> Object:
 def _engine(endpoint: Endpoint) -> Object:
     worker = endpoint.worker
     volume, port = worker.model_volume_mount, worker.model_invocation_port.container_port
-    ready = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 5, "failureThreshold": 3}
+    ready = {"httpGet": {"path": "/health", "port": port}, "periodSeconds": 1, "timeoutSeconds": 5}
+    own = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    variables = [dict(variable) for variable in worker.environment_variables]
     probes = {
         "readinessProbe": worker.probes.readiness_probe or ready,
         "livenessProbe": worker.probes.liveness_probe,
@@ -163,12 +175,10 @@ def _engine(endpoint: Endpoint) -> Object:
     return {
         "name": "engine",
         "image": worker.image,
-        "env": [
-            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            *map(dict, worker.environment_variables),
-        ],
+        "env": [*([] if any(v["name"] == "POD_IP" for v in variables) else [own]), *variables],
         "ports": [{"name": PORT_NAME, "containerPort": port}],
         "resources": worker.resources,
+        "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_S}}},
         # The links in the model's directory lead into the store, so the engine sees it under the same path.
         "volumeMounts": [
             {"name": volume.name, "mountPath": volume.mount_path, "readOnly": True},
@@ -178,10 +188,24 @@ def _engine(endpoint: Endpoint) -> Object:
     }
 
 
+def _types_in_order(endpoint: Endpoint) -> list[Object]:
+    """instanceTypes is an order of preference; a warm node of any of them still comes first."""
+    types = endpoint.instance_types if len(endpoint.instance_types) > 1 else ()
+    weights = range(len(types), 0, -1)
+    return [
+        {
+            "weight": min(weight, 50),
+            "preference": {"matchExpressions": [{"key": INSTANCE_TYPE, "operator": "In", "values": [name]}]},
+        }
+        for name, weight in zip(types, weights, strict=True)
+    ]
+
+
 def _affinity(endpoint: Endpoint, cache: Mapping[str, Any] | None) -> Object:
     """Where pods may run, and that they like warm nodes best (or, with Required, accept no others)."""
     terms = node_selection(endpoint)
     preferred = list(endpoint.node_affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or [])
+    preferred += _types_in_order(endpoint)
     if cache:
         warm = {"key": ready_label(cache["metadata"]["uid"]), "operator": "In", "values": ["true"]}
         if endpoint.placement is Placement.REQUIRED:

@@ -81,10 +81,26 @@ class Difference:
 
 def diff_manifests(old: Manifest | None, new: Manifest) -> Difference:
     """Files whose content the old revision has already, under whatever name, are kept."""
-    have = {(file.digest or file.pin, file.size_bytes) for file in old.files} if old else set()
-    fetch = [file for file in new.files if (file.digest or file.pin, file.size_bytes) not in have]
+    have = {_content(old.source, file) for file in old.files} if old else set()
+    fetch = [file for file in new.files if _content(new.source, file) not in have]
     fetch_bytes = sum(file.size_bytes for file in fetch)
     return Difference(new.size_bytes - fetch_bytes, fetch_bytes, tuple(file.path for file in fetch))
+
+
+def _content(source: Source, file: ModelFile) -> tuple[str, ...]:
+    """Equal for two files only when their content is. A pin says so only within its own store."""
+    size = str(file.size_bytes)
+    if file.digest:
+        return file.digest, size
+    match source.kind:
+        case SourceKind.S3:
+            bucket = source.uri.removeprefix("s3://").partition("/")[0]
+            return source.endpoint_url, bucket, file.pin, file.crc64nvme, size
+        case SourceKind.HUGGINGFACE:
+            return source.endpoint_url, source.uri, file.pin, size
+        case SourceKind.FILE:
+            # Size and time alone do not tell two shards apart: archives are unpacked with one time for all.
+            return source.uri, file.path, file.pin, size
 
 
 def _check(source: Source, files: tuple[ModelFile, ...]) -> None:

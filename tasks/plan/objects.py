@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.plan.manifest import manifest_to_json
+from tasks.plan.manifest import InvalidManifest, manifest_to_json
 from tasks.plan.resources import Endpoint
 from tasks.plan.schema import API_VERSION
 from tasks.plan.types import Manifest, SourceKind
@@ -23,6 +23,10 @@ MANIFEST_MOUNT = "/warmpath/manifest"
 MANIFEST_FILE = f"{MANIFEST_MOUNT}/manifest.json"
 REPORT = "/dev/termination-log"
 JOB_TTL_S = 300
+# Exit status by which the node program says that another try cannot help.
+TERMINAL = 2
+# The API takes 1 MiB of data in a ConfigMap; the rest is room for its metadata.
+MAX_MANIFEST_BYTES = 1_000_000
 JOB_RETRIES = 3
 # Written and owned by root on the node; pods only read it.
 RUN_AS = 0
@@ -55,7 +59,10 @@ def manifest_name(cache: str) -> str:
 
 
 def cache_object(endpoint: Endpoint, manifest: Manifest) -> Object:
-    """The ModelDataCacheConfig of one revision of one endpoint, owned by the endpoint."""
+    """The ModelDataCacheConfig of one revision of one endpoint.
+
+    It has no owner: copies on nodes outlive an endpoint that retains them, and are cleared before it goes otherwise.
+    """
     name = cache_name(endpoint.name, manifest.digest)
     return {
         "apiVersion": API_VERSION,
@@ -66,7 +73,9 @@ def cache_object(endpoint: Endpoint, manifest: Manifest) -> Object:
             "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name},
         },
         "spec": {
+            "enabled": endpoint.weights_cache,
             "endpoint": endpoint.name,
+            "modelSourceConfig": dict(endpoint.source_config),
             "source": manifest.source.uri,
             "revision": manifest.revision,
             "digest": manifest.digest,
@@ -81,6 +90,12 @@ def cache_object(endpoint: Endpoint, manifest: Manifest) -> Object:
 def manifest_object(endpoint: Endpoint, manifest: Manifest, keeper: Object) -> Object:
     """The ConfigMap that carries the manifest to nodes and pods; it goes with `keeper`: its cache, or the endpoint."""
     cache = cache_name(endpoint.name, manifest.digest)
+    text = manifest_to_json(manifest)
+    if len(text.encode()) > MAX_MANIFEST_BYTES:
+        raise InvalidManifest(
+            f"the manifest of {manifest.source.uri} has {len(text.encode())} bytes for {len(manifest.files)} files; "
+            f"expected at most {MAX_MANIFEST_BYTES}. Leave files out with cachePolicy.source.exclude"
+        )
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -90,7 +105,7 @@ def manifest_object(endpoint: Endpoint, manifest: Manifest, keeper: Object) -> O
             "labels": {**MANAGED, ENDPOINT_LABEL: endpoint.name, CACHE_LABEL: cache},
             "ownerReferences": [owner(keeper)],
         },
-        "data": {"manifest.json": manifest_to_json(manifest)},
+        "data": {"manifest.json": text},
     }
 
 
@@ -134,16 +149,25 @@ def credentials(endpoint: Endpoint) -> Object:
     if endpoint.credentials_secret:
         fields["envFrom"] = [{"secretRef": {"name": endpoint.credentials_secret}}]
     if endpoint.token_secret:
-        key = {"name": endpoint.token_secret, "key": endpoint.token_key}
+        key: Object = {"name": endpoint.token_secret, "key": endpoint.token_key}
+        if endpoint.token_optional:
+            key["optional"] = True
         fields["env"] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}]
     return fields
+
+
+def identity(endpoint: Endpoint) -> Object:
+    """The ServiceAccount of the pods that fetch, where it is what gives access to the source."""
+    account = endpoint.kubernetes.service_account_name
+    return {"serviceAccountName": account} if account else {}
 
 
 def mount_source(endpoint: Endpoint, pod: Object, container: Object) -> None:
     """Add the mounted file system that the weights come from, read-only, at the path it has on the node."""
     if endpoint.source.kind is SourceKind.FILE:
         path = endpoint.source.uri.removeprefix("file://")
-        pod["volumes"].append({"name": "source", "hostPath": {"path": path, "type": "Directory"}})
+        # No type: a check that fails would also keep pods from starting on warm nodes, which need no source.
+        pod["volumes"].append({"name": "source", "hostPath": {"path": path}})
         container["volumeMounts"].append({"name": "source", "mountPath": path, "readOnly": True})
 
 
@@ -168,17 +192,21 @@ def _node_job(
     endpoint: Endpoint, node: Mapping[str, Any], name: str, verb: str, arguments: list[str], *, retries: int
 ) -> Object:
     metadata = node["metadata"]
+    store = store_path(endpoint)
     limit = (metadata.get("annotations") or {}).get(NVME_BYTES)
     capacity = ["--capacity-bytes", limit] if limit and verb != "evict" else []
+    if limit and verb == "fill":
+        # Whoever set a limit on the node said by it that the store shares a disk, maybe the node's own.
+        capacity.append("--allow-root-disk")
     labels = {**MANAGED, ENDPOINT_LABEL: endpoint.name, "warmpath.dev/job": verb}
     container = {
         "name": verb,
         "image": NODE_IMAGE,
         "command": ["python", "-m", "tasks.prefetch", verb],
-        "args": ["--root", STORE_MOUNT, *arguments, *capacity, "--report", REPORT],
+        "args": ["--root", store, *arguments, *capacity, "--report", REPORT],
         "terminationMessagePath": REPORT,
         "securityContext": confined(writes_store=True),
-        "volumeMounts": [{"name": "store", "mountPath": STORE_MOUNT}],
+        "volumeMounts": [{"name": "store", "mountPath": store}],
     }
     pod = {
         "restartPolicy": "Never",
@@ -189,7 +217,8 @@ def _node_job(
         # A copy on a node is worth having whatever its taints keep away.
         "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}, *map(dict, endpoint.tolerations)],
         "containers": [container],
-        "volumes": [{"name": "store", "hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}}],
+        "volumes": [{"name": "store", "hostPath": {"path": store, "type": "DirectoryOrCreate"}}],
+        **identity(endpoint),
     }
     return {
         "apiVersion": "batch/v1",
@@ -197,6 +226,12 @@ def _node_job(
         "metadata": {"name": name, "namespace": endpoint.namespace, "labels": dict(labels)},
         "spec": {
             "backoffLimit": retries,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [TERMINAL]}},
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                ]
+            },
             "ttlSecondsAfterFinished": JOB_TTL_S,
             "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
         },

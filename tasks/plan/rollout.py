@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tasks.plan.capacity import Admission, admit, gigabytes, largest_bytes
+from tasks.plan.capacity import Admission, admit, largest_bytes
+from tasks.plan.figures import bytes_text, count_text
 from tasks.plan.gate import needed_nodes
 from tasks.plan.objects import cache_name
 from tasks.plan.resources import Endpoint
@@ -21,6 +22,7 @@ class RolloutPlan:
     """fill: admissions of the nodes to fill now; warm: those that hold the revision already; excluded: node → why not.
 
     refused: why nothing can be done, with what to do; "" when the rollout may go on.
+    notes: what the user should know although the rollout goes on.
     """
 
     endpoint: str
@@ -36,6 +38,7 @@ class RolloutPlan:
     old_caches: tuple[str, ...] = ()
     replicas: int = 1
     refused: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -48,7 +51,7 @@ class RolloutPlan:
 
     def rows(self) -> list[Row]:
         """One row per node, for tables."""
-        filled = [_row(admission, "fill") for admission in self.fill]
+        filled = [_row(admission, "resume" if admission.resumes else "fill") for admission in self.fill]
         warm = [_row(admission, "is warm") for admission in self.warm]
         left_out = [
             {"node": node, "action": "leave out", "fetch": "-", "reuse": "-", "free": "-", "why": why}
@@ -61,14 +64,20 @@ class RolloutPlan:
         if self.refused:
             return [f"Nothing: {self.refused}"]
         if not self.cache:
-            return [f"Roll {self.endpoint} to revision {self.revision}, {self.replicas} replicas, each from the source"]
+            return [f"Roll {self.endpoint} to revision {self.revision}, {_replicas(self)} from the source"]
         verb = "Adopt" if self.adopts else "Create"
         steps = [
-            f"{verb} cache {self.cache}: {self.files} files, {gigabytes(self.size_bytes)}",
-            f"Fill {len(self.fill)} nodes, fetching {gigabytes(self.fetch_bytes)}; {len(self.warm)} are warm already",
-            f"Roll {self.endpoint} to revision {self.revision}, {self.replicas} replicas, on warm nodes first",
+            f"{verb} cache {self.cache}: {count_text(self.files, 'file')}, {bytes_text(self.size_bytes)}",
+            self._filling(),
+            f"Roll {self.endpoint} to revision {self.revision}, {_replicas(self)} on warm nodes first",
         ]
         return steps + [f"Delete cache {name} once no pod uses it" for name in self.old_caches]
+
+    def _filling(self) -> str:
+        warm = f"; {len(self.warm)} warm already" if self.warm else ""
+        if not self.fill:
+            return f"Fill no node{warm}"
+        return f"Fill {count_text(len(self.fill), 'node')}, fetching {bytes_text(self.fetch_bytes)}{warm}"
 
 
 def plan_rollout(
@@ -93,7 +102,7 @@ def plan_rollout(
     fill = tuple(a for a in admissions if not a.holds_it and not a.reason)
     warm = tuple(a for a in admissions if a.holds_it)
     excluded = targets.excluded | {a.node: a.reason for a in admissions if a.reason}
-    return RolloutPlan(
+    plan = RolloutPlan(
         endpoint=endpoint.name,
         cache=name if endpoint.weights_cache else "",
         digest=manifest.digest,
@@ -108,6 +117,7 @@ def plan_rollout(
         replicas=endpoint.replicas if replicas is None else replicas,
         refused=_why_refused(endpoint, manifest, targets.nodes, excluded, len(fill) + len(warm)),
     )
+    return plan if plan.refused else replace(plan, notes=_notes(endpoint, plan, len(targets.nodes)))
 
 
 def _why_refused(
@@ -124,8 +134,8 @@ def _why_refused(
     if all(node.capacity_bytes is not None for node in targets) and largest_bytes(targets) < manifest.size_bytes:
         largest = max(targets, key=lambda node: node.capacity_bytes or 0)
         return (
-            f"the model has {gigabytes(manifest.size_bytes)} and is larger than every target node's NVMe "
-            f"(the largest is {largest.name} with {gigabytes(largest.capacity_bytes or 0)}). "
+            f"the model has {bytes_text(manifest.size_bytes)} and is larger than every target node's NVMe "
+            f"(the largest is {largest.name} with {bytes_text(largest.capacity_bytes or 0)}). "
             "Use nodes with larger disks, or set modelCacheConfig.weightsCache.enabled: false"
         )
     return (
@@ -134,17 +144,27 @@ def _why_refused(
     )
 
 
+def _notes(endpoint: Endpoint, plan: RolloutPlan, targets: int) -> tuple[str, ...]:
+    gate = check_gate_can_open(endpoint, plan, targets) if endpoint.weights_cache else ""
+    ignored = (f"spec.{name} is accepted and has no effect here" for name in endpoint.ignored)
+    return tuple(note for note in (gate, *ignored) if note)
+
+
 def check_gate_can_open(endpoint: Endpoint, plan: RolloutPlan, targets: int) -> str:
     """A warning when nodes left out for space mean that fewer copies are made than the gate counts; "" otherwise."""
-    needed = needed_nodes(endpoint.gate, targets)
+    needed = needed_nodes(endpoint.gate, targets, targets)
     have = len(plan.fill) + len(plan.warm)
     return f"the gate needs {needed} warm nodes and {have} can hold the model" if have < needed else ""
 
 
 def _row(admission: Admission, action: str) -> Row:
-    free = "?" if admission.free_bytes is None else gigabytes(admission.free_bytes)
-    fetch, reuse = gigabytes(admission.fetch_bytes), gigabytes(admission.reuse_bytes)
+    free = "?" if admission.free_bytes is None else bytes_text(admission.free_bytes)
+    fetch, reuse = bytes_text(admission.fetch_bytes), bytes_text(admission.reuse_bytes)
     return {"node": admission.node, "action": action, "fetch": fetch, "reuse": reuse, "free": free, "why": ""}
+
+
+def _replicas(plan: RolloutPlan) -> str:
+    return count_text(plan.replicas, "replica")
 
 
 def _told(excluded: Mapping[str, str]) -> str:

@@ -62,17 +62,19 @@ def _instances(
         for member in piece.get("endpoints") or []:
             conditions, pod = member.get("conditions") or {}, member.get("targetRef") or {}
             # `serving` is readiness without regard to termination; older control planes tell only `ready`.
-            serves = conditions.get("serving", conditions.get("ready"))
-            if port is None or not serves or not member.get("addresses") or pod.get("uid") in seen:
+            # What is not said is true, by the API's own words.
+            serves = next((conditions[c] for c in ("serving", "ready") if conditions.get(c) is not None), True)
+            uid = pod.get("uid")
+            if port is None or not serves or not member.get("addresses") or not uid or uid in seen:
                 continue
-            seen.add(pod.get("uid"))
+            seen.add(uid)
             node = member.get("nodeName") or ""
             yield InstanceConfig(
-                uid=pod["uid"],
-                name=pod["name"],
+                uid=uid,
+                name=pod.get("name", ""),
                 host=member["addresses"][0],
                 port=port,
                 node=node,
-                warm=bool(warm) and warm in labels.get(node, {}),
+                warm=bool(warm) and labels.get(node, {}).get(warm) == "true",
                 draining=bool(conditions.get("terminating")),
             )

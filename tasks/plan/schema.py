@@ -5,110 +5,44 @@ Fields that Warmpath does not act on are accepted and left alone; unknown ones a
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from router.config import RoutingSettings
-from tasks.plan.types import Formats, GateMode, OnDeadline
+from tasks.plan.fields import (
+    DEFAULT_HOST_PATH,
+    DEFAULT_MOUNT_PATH,
+    AbsolutePath,
+    Json,
+    ObjectName,
+    Schema,
+    check_absolute,
+    check_mount,
+)
+from tasks.plan.policy import CachePolicy
+from tasks.plan.problems import wrong
+from tasks.plan.source_config import ModelSourceConfig, SourceType
 
 KIND = "InferenceEndpointConfig"
 API_VERSION = "warmpath.dev/v1alpha1"
 AWS_API_VERSION = "inference.sagemaker.aws.amazon.com/v1"
-DEFAULT_HOST_PATH = "/opt/dlami/nvme"
-DEFAULT_MOUNT_PATH = "/opt/ml/model"
-
-Json = dict[str, Any]
-ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-AbsolutePath = Annotated[str, Field(min_length=1, max_length=255)]
-
-
-def check_absolute(path: str) -> str:
-    """An absolute path without "..": it is mounted from the node."""
-    if not path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f'{path!r} is not an absolute path without "..", such as {DEFAULT_HOST_PATH}')
-    return path
-
-
-class Schema(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, use_attribute_docstrings=True)
-
-
-class SourceType(StrEnum):
-    S3 = "s3"
-    FSX = "fsx"
-    HUGGINGFACE = "huggingface"
-    KUBERNETES_VOLUME = "kubernetesVolume"
-
-
-class S3Storage(Schema):
-    bucket_name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
-    """The bucket."""
-    region: Annotated[str, Field(min_length=1)]
-    """Its region."""
-
-
-class FsxStorage(Schema):
-    file_system_id: Annotated[str, Field(min_length=1)]
-    """FSx file system id."""
-    dns_name: str = ""
-    """Its DNS name."""
-    mount_name: str = ""
-    """Its mount name."""
-
-
-class TokenSecretRef(Schema):
-    name: ObjectName
-    """The Secret."""
-    key: Annotated[str, Field(min_length=1)]
-    """Its key that holds the token."""
-    optional: bool = False
-    """Whether pods may start without it."""
-
-
-class HuggingFaceModel(Schema):
-    model_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]+/[a-zA-Z0-9_.-]+$")]
-    """`org/model`."""
-    commit_sha: Annotated[str, Field(alias="commitSHA", pattern=r"^([0-9a-f]{40})?$")] = ""
-    """Full commit; empty follows cachePolicy.source.revision, else the default branch."""
-    token_secret_ref: TokenSecretRef | None = None
-    """The Secret with the token of a gated model."""
-
-
-class ModelSourceConfig(Schema):
-    model_source_type: SourceType
-    """s3, fsx or huggingface."""
-    model_location: str = ""
-    """Prefix in the bucket, or path on the file system."""
-    prefetch_enabled: bool = False
-    """AWS's in-memory prefetch; accepted, not acted on."""
-    s3_storage: Annotated[S3Storage | None, Field(alias="s3Storage")] = None
-    """Required for s3."""
-    fsx_storage: FsxStorage | None = None
-    """Required for fsx."""
-    hugging_face_model: HuggingFaceModel | None = None
-    """Required for huggingface."""
-
-    @model_validator(mode="after")
-    def _has_its_block(self) -> Self:
-        blocks = {
-            SourceType.S3: ("s3Storage", self.s3_storage),
-            SourceType.FSX: ("fsxStorage", self.fsx_storage),
-            SourceType.HUGGINGFACE: ("huggingFaceModel", self.hugging_face_model),
-        }
-        if self.model_source_type not in blocks:
-            raise ValueError(
-                f"modelSourceType {self.model_source_type} cannot be cached: the volume is on the node already; "
-                "use s3, fsx or huggingface"
-            )
-        name, block = blocks[self.model_source_type]
-        if block is None:
-            raise ValueError(f"modelSourceType {self.model_source_type} needs {name}")
-        if self.model_source_type is not SourceType.HUGGINGFACE and not self.model_location.strip("/"):
-            raise ValueError("modelLocation is empty: it would cache the whole bucket; name the model's folder")
-        return self
+RESERVED_VOLUMES = frozenset({"warmpath-store", "warmpath-manifest", "source"})
+# Without effect here whatever they say; those with an effect only on AWS's own services are no loss.
+NOT_ACTED_ON = frozenset(
+    {
+        "auto_scaling_spec",
+        "data_capture",
+        "dns_config",
+        "intelligent_routing_spec",
+        "kv_cache_spec",
+        "load_balancer",
+        "metrics",
+        "pd_spec",
+        "tags",
+        "tls_config",
+    }
+)
 
 
 class WeightsCache(Schema):
@@ -143,7 +77,7 @@ class ModelVolumeMount(Schema):
     """Name of the volume."""
     mount_path: AbsolutePath = DEFAULT_MOUNT_PATH
     """Where the engine finds the model."""
-    _absolute = field_validator("mount_path")(check_absolute)
+    _mountable = field_validator("mount_path")(check_mount)
 
 
 class Probes(Schema):
@@ -177,69 +111,27 @@ class WorkerSpec(Schema):
     working_dir: str = ""
     """Working directory."""
 
-
-class GateSpec(Schema):
-    mode: GateMode = GateMode.ALL
-    """All target nodes, a Count of them, or a Percentage."""
-    value: Annotated[int, Field(ge=1)] = 100
-    """The count or percentage; All ignores it."""
-    deadline_seconds: Annotated[float, Field(gt=0, le=7 * 86400)] = 3600
-    """How long to wait for it."""
-    on_deadline: OnDeadline = OnDeadline.OPEN_WITH_FALLBACK
-    """Then: OpenWithFallback rolls and lets cold nodes load from the source, Hold waits for another run, Fail stops."""
-
-    @model_validator(mode="after")
-    def _percentage_is_one(self) -> Self:
-        if self.mode is GateMode.PERCENTAGE and self.value > 100:
-            raise ValueError(f"value {self.value} is not a percentage of 1 to 100")
-        return self
+    @field_validator("environment_variables")
+    @classmethod
+    def _are_variables(cls, variables: tuple[Json, ...]) -> tuple[Json, ...]:
+        for variable in variables:
+            name, value = variable.get("name"), variable.get("value", "")
+            if not isinstance(name, str) or not name or "=" in name:
+                raise wrong("", variables, 'a list in which each variable has a name without "="')
+            if not isinstance(value, str):
+                raise wrong("", variables, f"text as the value of {name}", "Put numbers and true or false in quotes.")
+        return variables
 
 
-class SecretRef(Schema):
-    name: ObjectName
-    """The Secret; its keys become the environment of node Jobs (AWS_ACCESS_KEY_ID, HF_TOKEN …)."""
-
-
-class SourcePolicy(Schema):
-    endpoint_url: Annotated[str, Field(pattern=r"^(https?://[^\s@]+)?$")] = ""
-    """S3-compatible store or hub; empty is AWS, or Hugging Face. No credentials in it."""
-    addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    """How a bucket goes into the address."""
-    revision: Annotated[str, Field(max_length=200)] = ""
-    """Branch or tag to follow (huggingface)."""
-    include: tuple[str, ...] = ()
-    """Patterns of files to take; empty takes what an engine needs."""
-    exclude: tuple[str, ...] = ()
-    """Patterns of files to leave."""
-    formats: Formats = Formats.SAFE
-    """SafeOnly, or Any to allow formats that can run code when loaded."""
-    mounted_path: str = ""
-    """Where an fsx file system is mounted on the nodes."""
-    credentials_secret_ref: SecretRef | None = None
-    """Secret with the source's credentials; absent where the pods' identity is enough."""
-
-
-class Retention(StrEnum):
-    DELETE = "Delete"
-    RETAIN = "Retain"
-
-
-class Placement(StrEnum):
-    PREFERRED = "Preferred"
-    REQUIRED = "Required"
-
-
-class CachePolicy(Schema):
-    gate: GateSpec = GateSpec()
-    """When a rollout may proceed."""
-    retention: Retention = Retention.DELETE
-    """What becomes of the copies when the endpoint is deleted."""
-    placement: Placement = Placement.PREFERRED
-    """Whether pods prefer warm nodes or accept no other."""
-    source: SourcePolicy = SourcePolicy()
-    """How to reach the source."""
-    tolerations: tuple[Json, ...] = ()
-    """Taints of target nodes that Jobs and pods tolerate, as Kubernetes'."""
+class KubernetesSpec(Schema):
+    init_containers: tuple[Json, ...] = ()
+    """Containers that run before the engine, after the weights are there."""
+    volumes: tuple[Json, ...] = ()
+    """Further volumes of the pod."""
+    scheduler_name: str = ""
+    """Scheduler; empty is the cluster's own."""
+    service_account_name: str = ""
+    """Identity of the engine's pods and of the Jobs that fetch, where it gives access to the source."""
 
 
 class EndpointSpec(Schema):
@@ -251,8 +143,8 @@ class EndpointSpec(Schema):
     """The engine."""
     replicas: Annotated[int, Field(ge=0, le=10_000)] = 1
     """Instances wanted."""
-    endpoint_name: str = ""
-    """Name in the router; empty takes the object's."""
+    endpoint_name: Annotated[str, Field(pattern=r"^$|^[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}$")] = ""
+    """AWS's: name of a SageMaker endpoint; accepted."""
     instance_type: Annotated[str, Field(pattern=r"^(ml\..+)?$")] = ""
     """Type of node."""
     instance_types: tuple[str, ...] = ()
@@ -281,8 +173,8 @@ class EndpointSpec(Schema):
     """AWS's; accepted."""
     intelligent_routing_spec: Json | None = None
     """AWS's; accepted: `routing` says it here."""
-    kubernetes: Json | None = None
-    """AWS's; accepted."""
+    kubernetes: KubernetesSpec = KubernetesSpec()
+    """Additions to the engine's pods."""
     kv_cache_spec: Json | None = None
     """AWS's; accepted."""
     load_balancer: Json | None = None
@@ -295,12 +187,45 @@ class EndpointSpec(Schema):
     """AWS's; accepted."""
     tls_config: Json | None = None
     """AWS's; accepted."""
+    metrics_sidecar_resources: Json | None = None
+    """AWS's; accepted."""
+    metrics_collector_resources: Json | None = None
+    """AWS's; accepted."""
+    s3_uploader_resources: Annotated[Json | None, Field(alias="s3UploaderResources")] = None
+    """AWS's; accepted."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
         if self.instance_type and self.instance_types:
-            raise ValueError("instanceType and instanceTypes exclude each other; keep one")
-        fsx = self.model_source_config.model_source_type is SourceType.FSX
-        if fsx:
-            check_absolute(self.cache_policy.source.mounted_path or "cachePolicy.source.mountedPath (empty)")
+            raise wrong("instanceTypes", self.instance_types, "nothing beside instanceType", "Keep one of the two.")
+        told, policy = self.model_source_config, self.cache_policy.source
+        if told.model_source_type is SourceType.FSX:
+            self._check_mounted(policy.mounted_path)
+        hub = told.hugging_face_model
+        if hub and hub.commit_sha and policy.revision not in ("", hub.commit_sha):
+            advice = "modelSourceConfig.huggingFaceModel.commitSHA names the revision already."
+            raise wrong("cachePolicy.source.revision", policy.revision, f"nothing, or {hub.commit_sha}", advice)
+        reserved = {self.worker.model_volume_mount.name, *RESERVED_VOLUMES}
+        clash = next((v.get("name") for v in self.kubernetes.volumes if v.get("name") in reserved), None)
+        if clash:
+            raise wrong("kubernetes.volumes", clash, f"names other than {', '.join(sorted(reserved))}")
         return self
+
+    def _check_mounted(self, path: str) -> None:
+        if not path.startswith("/") or ".." in path.split("/") or not path.strip("/"):
+            advice = "Warmpath reads the file system where nodes have mounted it."
+            raise wrong("cachePolicy.source.mountedPath", path, "an absolute path such as /fsx", advice)
+
+
+def accepted_only(spec: EndpointSpec) -> tuple[str, ...]:
+    """Fields that are set and that Warmpath does not act on, as the user wrote them."""
+    fields = EndpointSpec.model_fields
+    said = {fields[name].alias or name for name in spec.model_fields_set if name in NOT_ACTED_ON}
+    image = spec.model_cache_config.image_cache
+    return tuple(sorted(said | ({"modelCacheConfig.imageCache"} if image and image.enabled else set())))
+
+
+def field_names() -> frozenset[str]:
+    """Every field name of the schema, as users write them."""
+    models: list[type[BaseModel]] = [RoutingSettings, *Schema.__subclasses__()]
+    return frozenset(field.alias or name for model in models for name, field in model.model_fields.items())

@@ -10,6 +10,8 @@ from tasks.plan.deployments import node_selection
 from tasks.plan.resources import Endpoint
 from tasks.plan.types import Node
 
+# HyperPod's word on a node: Schedulable, Unschedulable, UnschedulablePendingReplacement or …PendingReboot.
+NODE_HEALTH = "sagemaker.amazonaws.com/node-health-status"
 REPELLING = ("NoSchedule", "NoExecute")
 
 
@@ -24,10 +26,9 @@ class Targets:
 def choose_targets(endpoint: Endpoint, nodes: Iterable[Node]) -> Targets:
     """Split `nodes` into targets and excluded; every node is in exactly one of the two."""
     terms = node_selection(endpoint)
-    tolerated = [*endpoint.tolerations, *_tolerated_by_resources(endpoint.worker.resources)]
     chosen, excluded = [], {}
     for node in sorted(nodes, key=lambda node: node.name):
-        why = _why_not(node, terms, tolerated)
+        why = _why_not(node, terms, endpoint.tolerations)
         if why:
             excluded[node.name] = why
         else:
@@ -49,6 +50,9 @@ def _why_not(node: Node, terms: Sequence[Mapping[str, Any]], tolerated: Sequence
         return "it is not Ready"
     if not node.schedulable:
         return "it is cordoned"
+    health = node.labels.get(NODE_HEALTH, "Schedulable")
+    if health != "Schedulable":
+        return f"its health is {health} ({NODE_HEALTH})"
     if terms and not any(matches(term, node) for term in terms):
         return f"it is not of the kind that the endpoint asks for ({_told(terms)})"
     for key, value, effect in node.taints:
@@ -77,12 +81,6 @@ def _tolerates(toleration: Mapping[str, Any], key: str, value: str, effect: str)
     if toleration.get("operator", "Equal") == "Exists":
         return toleration.get("key") in (None, "", key)
     return toleration.get("key") == key and toleration.get("value", "") == value
-
-
-def _tolerated_by_resources(resources: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Kubernetes lets a pod that asks for an extended resource onto nodes tainted with its name."""
-    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in asked if "/" in name]
 
 
 def _told(terms: Sequence[Mapping[str, Any]]) -> str:
