@@ -20,7 +20,9 @@ from infra.local.cluster.logs import log_path, pod_directory
 from infra.local.cluster.objects import MALFORMED, Object, is_deleting, namespace_of, parse_time, uid_of
 from infra.local.cluster.state import State
 
+# When to try again what is blocked by a missing object, and what waits for a process to start or to die.
 RETRY_S = 1.0
+SOON_S = 0.05
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -44,6 +46,7 @@ class Kubelet:
         self._cluster = cluster
         self._state = state
         self._running: dict[str, _Running] = {}
+        self._dying: dict[str, list[Process]] = {}
         self._prober = Prober()
 
     def step(self, now_s: float) -> list[Action]:
@@ -51,6 +54,7 @@ class Kubelet:
         for uid in self._prober.collect():
             if uid in self._running:
                 self._running[uid].due_s = 0.0
+        self._bury()
         actions: list[Action] = []
         for uid, running in list(self._running.items()):
             ended = [process for process in running.processes() if process.exit_code is None and not process.poll()]
@@ -75,10 +79,11 @@ class Kubelet:
         running = self._running.pop(uid, None)
         self._prober.forget(uid)
         attempts = running.attempts if running else adopt(pod_directory(self._cluster, uid) / "run")
-        for process in (attempt[-1] for attempt in attempts.values()):
+        self._dying[uid] = [attempt[-1] for attempt in attempts.values()]
+        for process in self._dying[uid]:
             if process.poll():
                 process.signal(signal.SIGKILL)
-        shutil.rmtree(pod_directory(self._cluster, uid), ignore_errors=True)
+        self._bury()
 
     def config_changed(self) -> None:
         """A ConfigMap or Secret changed: what waits for one may start."""
@@ -96,14 +101,24 @@ class Kubelet:
     def stop(self, grace_s: float) -> None:
         """End every container; the pods stay in the store and start again with the next runner."""
         alive = [process for running in self._running.values() for process in running.processes() if process.poll()]
-        for process in alive:
-            process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + grace_s
+        deadline, untold = time.monotonic() + grace_s, alive
         while (alive := [process for process in alive if process.poll()]) and time.monotonic() < deadline:
+            untold = [process for process in untold if process.poll() and not process.terminate()]
             time.sleep(0.02)
+        alive += [process for processes in self._dying.values() for process in processes]
         for process in alive:
             process.signal(signal.SIGKILL)
+        while any(process.poll() for process in alive):
+            time.sleep(0.01)
+        self._bury()
         self._prober.close()
+
+    def _bury(self) -> None:
+        """Remove the directories of pods that are gone once nothing writes there any more."""
+        for uid, processes in list(self._dying.items()):
+            if not any(process.poll() for process in processes):
+                del self._dying[uid]
+                shutil.rmtree(pod_directory(self._cluster, uid), ignore_errors=True)
 
     def _sync(self, uid: str, running: _Running, now_s: float) -> list[Action]:
         pod = running.pod
@@ -177,8 +192,7 @@ class Kubelet:
             elif name in running.kill_at:
                 if now_s >= running.kill_at[name]:
                     process.signal(signal.SIGKILL)
-            elif not passes:
-                process.signal(signal.SIGTERM)
+            elif not passes and process.terminate():
                 running.kill_at[name] = now_s + running.pod["spec"]["terminationGracePeriodSeconds"]
                 message = f"Container {name} failed liveness probe, will be restarted"
                 actions.append(Note(running.pod, "Unhealthy", message, is_warning=True))
@@ -193,11 +207,11 @@ class Kubelet:
         for process in alive:
             if now_s >= deadline_s:
                 process.signal(signal.SIGKILL)
-            elif process.container not in running.kill_at:
-                process.signal(signal.SIGTERM)
-            running.kill_at.setdefault(process.container, deadline_s)
+            elif process.container not in running.kill_at and process.terminate():
+                running.kill_at[process.container] = deadline_s
         if alive:
-            running.due_s = deadline_s if now_s < deadline_s else now_s + RETRY_S
+            is_told = all(process.container in running.kill_at for process in alive)
+            running.due_s = deadline_s if is_told and now_s < deadline_s else now_s + SOON_S
             return []
         return [Delete(pod, grace_s=0)]
 

@@ -25,6 +25,8 @@ echo $? > "$exit_file"
 """
 _FILE = re.compile(r"^(?P<container>.+)\.(?P<attempt>\d+)\.process$")
 _KILLED = 137
+# More than the shell needs until it starts the command.
+_SHIM_S = 0.3
 
 
 @dataclass(slots=True)
@@ -55,6 +57,26 @@ class Process:
         if self.child is not None:
             return self.child.poll() is None
         return _start_ticks(self.pid) == self.start_ticks
+
+    def terminate(self) -> bool:
+        """SIGTERM, unless the shell would swallow it because the command does not run yet. False: ask again soon."""
+        if not self._has_command():
+            return False
+        self.signal(signal.SIGTERM)
+        return True
+
+    def _has_command(self) -> bool:
+        """Whether the shell's child has become the command: between fork and exec it still looks like the shell."""
+        proc = Path("/proc")
+        try:
+            children = (proc / f"{self.pid}/task/{self.pid}/children").read_text().split()
+        except OSError:  # a kernel without this file
+            return time.time() - self.started_s > _SHIM_S
+        try:
+            shell, child = ((proc / pid / "cmdline").read_bytes() for pid in (str(self.pid), children[0]))
+        except (OSError, IndexError):
+            return False
+        return child not in (b"", shell)
 
     def signal(self, number: signal.Signals) -> None:
         """To the container's whole process group."""
