@@ -41,15 +41,20 @@ class Chain:
     """Whether the prompt holds an earlier answer, so that some instance has most of it."""
 
 
-def chain_blocks(prompt: bytes, *, key: int, scope: bytes, first_turn_bytes: int, follow_up: bool) -> Chain:
-    """Hash a canonical prompt; `first_turn_bytes` is where the first user message ends."""
+def chain_blocks(
+    prompt: bytes, *, key: int, scope: bytes, anchor_bytes: int, hint: bytes = b"", follow_up: bool = False
+) -> Chain:
+    """Hash a canonical prompt, whose first `anchor_bytes` are the same in every turn.
+
+    A caller's hint changes the home only: engines do not know it, so prompts that differ in it share their blocks.
+    """
     root = parent = xxh3_64_intdigest(scope, seed=key)
     view = memoryview(prompt)
     hashes = []
     for start in range(0, min(len(prompt) // BLOCK_BYTES, MAX_BLOCKS) * BLOCK_BYTES, BLOCK_BYTES):
         parent = xxh3_64_intdigest(view[start : start + BLOCK_BYTES], seed=parent)
         hashes.append(parent)
-    anchor = xxh3_64_intdigest(view[:first_turn_bytes], seed=root)
+    anchor = xxh3_64_intdigest(view[:anchor_bytes], seed=xxh3_64_intdigest(hint, seed=root) if hint else root)
     return Chain(tuple(hashes), anchor, len(prompt), follow_up)
 
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Generic, NamedTuple
+from typing import Generic, Literal, NamedTuple
 
 from router.kv.blocks import BLOCK_BYTES, Chain, rendezvous_order
 from router.kv.cost import Prices, kappa, prefill_s, relative_load
@@ -30,21 +29,9 @@ BUDGET_BLOCKS = 131_072
 _STALE_S = 5.0
 
 
-class KvReason(StrEnum):
-    """Why an instance was chosen."""
-
-    ONLY_INSTANCE = "only_instance"
-    KV_AFFINITY = "kv_affinity"
-    """It holds as much of the prompt as any."""
-
-    KV_OVERFLOW = "kv_overflow"
-    """Another holds more, but waiting for it costs more than computing."""
-
-    KV_HOME = "kv_home"
-    """Nobody is known to hold any of it; first in its rendezvous order."""
-
-    KV_SPILL = "kv_spill"
-    """The same, but its home is too busy."""
+KvReason = Literal["only_instance", "kv_affinity", "kv_overflow", "kv_home", "kv_spill"]
+"""Why: alone; it holds as much of the prompt as any; waiting for the one that holds more costs more than computing;
+nobody holds any and it is first in the prompt's order; the same, but the first is too busy."""
 
 
 class Quote(NamedTuple, Generic[C]):
@@ -276,7 +263,7 @@ class KvAware:
 
 def _reason(candidates: int, rank: int, matched: int, longest: int) -> KvReason:
     if candidates == 1:
-        return KvReason.ONLY_INSTANCE
+        return "only_instance"
     if longest > 0:
-        return KvReason.KV_AFFINITY if matched == longest else KvReason.KV_OVERFLOW
-    return KvReason.KV_HOME if rank == 0 else KvReason.KV_SPILL
+        return "kv_affinity" if matched == longest else "kv_overflow"
+    return "kv_home" if rank == 0 else "kv_spill"
