@@ -19,7 +19,7 @@ SAFE_WEIGHTS = frozenset({".safetensors", ".gguf"})
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"})
 # No ".py": code that comes with a model runs in the engine.
 COMPANIONS = frozenset(
-    {".json", ".jsonl", ".txt", ".model", ".jinja", ".tiktoken", ".vocab", ".bpe", ".merges", ".yaml", ".yml", ".md"}
+    {".json", ".jsonl", ".txt", ".model", ".spm", ".jinja", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml", ".md"}
 )
 COMPANION_NAMES = frozenset({"LICENSE", "NOTICE", "README"})
 
@@ -50,7 +50,10 @@ def matches(source: Source, path: str) -> bool:
 
 def is_safe(path: str) -> bool:
     """Whether a file is weights that cannot run code, or one of the small files an engine reads."""
-    return suffix(path) in SAFE_WEIGHTS | COMPANIONS or PurePosixPath(path).stem.upper() in COMPANION_NAMES
+    name = PurePosixPath(path).name
+    # Mistral's tokenizers end with their version: tokenizer.model.v3.
+    is_tokenizer = name.startswith("tokenizer.model")
+    return is_tokenizer or suffix(path) in SAFE_WEIGHTS | COMPANIONS or name.split(".")[0].upper() in COMPANION_NAMES
 
 
 def without_duplicate_pickles(paths: Iterable[str]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import openai
 import pytest
 from aiohttp import web
 
+from infra.local import server
 from infra.local.engines.simulated import Engine, Settings
+from infra.local.server import Server
 
 SETTINGS = Settings(alias="demo", prefill_tokens_per_s=1e5, decode_tokens_per_s=1e4, slots=2)
 PREFIX = "You are a helpful assistant. " * 40
@@ -24,7 +28,7 @@ PREFIX = "You are a helpful assistant. " * 40
 @pytest.fixture
 async def engine() -> AsyncIterator[tuple[Engine, str]]:
     engine = Engine(SETTINGS)
-    runner = web.AppRunner(engine.application(), handler_cancellation=True)
+    runner = engine.runner()
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -149,3 +153,29 @@ def test_an_engine_without_weights_does_not_start(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
     assert "holds no weights" in ended.stderr
+
+
+def start(directory: Path, *options: str) -> Server:
+    port = server.free_ports(1)[0]
+    command = [sys.executable, "-m", "infra.local.engines.simulated", "--port", str(port), *options]
+    return server.start(command, url=f"http://127.0.0.1:{port}", health="/health", log=directory / "engine.log")
+
+
+def test_sigterm_lets_the_request_in_flight_end(tmp_path: Path) -> None:
+    with start(tmp_path, "--decode-tokens-per-s", "100") as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+        with client, client.completions.create(model="x", prompt="Once", max_tokens=20, stream=True) as stream:
+            next(iter(stream))
+            running.process.terminate()
+            assert [event.choices[0].finish_reason for event in stream][-1] == "length"
+        assert running.process.wait(5) == 0
+
+
+def test_an_engine_can_be_told_to_die_in_the_middle_of_an_answer(tmp_path: Path) -> None:
+    with start(tmp_path) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
+        faults = json.dumps({"die_after_tokens": 2}).encode()
+        urllib.request.urlopen(f"{running.url}/_faults", faults).close()  # noqa: S310
+        with client, pytest.raises(openai.APIConnectionError):
+            list(client.completions.create(model="x", prompt="Once", max_tokens=20, stream=True))
+        assert running.process.wait(5) == 1

@@ -10,7 +10,15 @@ from tasks.plan.types import Formats, Source, SourceKind
 from tasks.sources import SourceError
 from tasks.sources.selection import PICKLES, is_safe, select, suffix
 
-USUAL = ["config.json", "tokenizer.model", "chat_template.jinja", "LICENSE", "merges.txt", "model.safetensors"]
+USUAL = [
+    "config.json",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "LICENSE",
+    "merges.txt",
+    "model.safetensors",
+    "tokenizer.model.v3",
+]
 names = st.sampled_from([*USUAL, "pytorch_model.bin", "x.pt", "model.gguf", "run.py", "logo.png", ".gitattributes"])
 paths = st.lists(st.tuples(st.sampled_from(["", "unet/", "vae/", "a/b/"]), names).map("".join), min_size=1, unique=True)
 
@@ -24,7 +32,7 @@ def test_an_engine_gets_its_weights_tokenizer_and_texts() -> None:
 
 
 def test_code_and_pictures_stay_at_the_source() -> None:
-    assert select(source(), ["model.safetensors", "modeling_x.py", "logo.png", ".gitattributes"]) == [
+    assert select(source(), ["model.safetensors", "modeling_x.py", "logo.png", ".gitattributes", "tokenizer.py"]) == [
         "model.safetensors"
     ]
 
