@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from typing import Any
 
 import pytest
 
+from infra.local.cluster.actions import Note
+from infra.local.cluster.events import record, remove_old
 from tasks.kube import Kube, NotFound, Object
 from tests.cluster.conftest import EmbeddedCluster
 
@@ -313,7 +316,7 @@ def test_adding_a_node_again_changes_nothing(cluster: EmbeddedCluster) -> None:
     assert cluster.kube.get("Node", "a") == before
 
 
-def test_the_same_event_is_counted_not_repeated(cluster: EmbeddedCluster) -> None:
+def test_a_container_without_a_command_says_what_it_needs(cluster: EmbeddedCluster) -> None:
     cluster.add_node("n1")
     cluster.kube.create(job("bad", {"name": "main", "image": "engine"}))
     (pod,) = cluster.until(lambda: pods(cluster.kube, "job-name=bad"))
@@ -353,3 +356,16 @@ def test_scaling_by_the_subresource(cluster: EmbeddedCluster, replicas: int) -> 
     cluster.until(lambda: len(pods(cluster.kube, "app=web")) == replicas)
     if replicas:
         assert kept <= {pod["metadata"]["uid"] for pod in pods(cluster.kube, "app=web")}
+
+
+def test_a_repeated_event_is_counted(cluster: EmbeddedCluster) -> None:
+    cluster.add_node("n1")
+    about = cluster.kube.get("Node", "n1")
+    for message in ("the disk is full", "the disk is full", "the disk is gone"):
+        record(cluster.store, Note(about, "Disk", message, is_warning=True))
+    found = {event["message"]: event["count"] for event in cluster.kube.list("Event").items}
+    assert found == {"the disk is full": 2, "the disk is gone": 1}
+    remove_old(cluster.store, time.time() + 3590)
+    assert len(cluster.kube.list("Event").items) == 2
+    remove_old(cluster.store, time.time() + 3610)
+    assert cluster.kube.list("Event").items == []
