@@ -1,269 +1,274 @@
-"""KV_AWARE: priced affinity. Every instance gets a price in seconds, and the request goes where it is cheapest.
+"""A simulated engine: vLLM's API and metrics, a block prefix cache, and time instead of work.
 
-price = queue + (1 + externality) x thrash x uncached prefill + kappa x full prefill x relative load. Among prices that
-differ by less than a slack, the prompt's rendezvous order decides, so that ties, overflow and hot prefixes use the same
-few instances on every router. Affinity, spill and replication need no modes.
+    python -m infra.local.engines.simulated --port 8000 --alias demo
 
-`choose` only reads. The caller then tells what happened: `placed` once the engine has the request, `first_byte`, and
-`finished` on every way it can end; repeating either is harmless. Clocks come in as arguments.
-Several routers exchange what they place (`share`, `absorb`), or are blind: then they meet at the rendezvous homes,
-whose warmth is learned, and see each other's load in the engines' metrics (`observe`).
-Cost: O(blocks + instances). Memory: `router.kv.mirror`. Not for prompts shorter than a block: they go by load.
+Prefill takes time in proportion to the tokens that are not cached, one prompt after another; decoding runs for all
+at once. For tests of many instances, and of faults: POST /_faults with fields of `Faults`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple
+import argparse
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from router.kv.blocks import BLOCK_BYTES, Chain, rendezvous_order
-from router.kv.cost import Prices, kappa, prefill_s, relative_load
-from router.kv.learning import Prior, Speed, TokenSize
-from router.kv.mirror import Mirrors
-from router.kv.work import Backlog, Load
-from router.policies import C
+from aiohttp import web
 
-BUDGET_BLOCKS = 131_072
-# Metrics older than this say nothing about now.
-_STALE_S = 5.0
+from infra.local.engines.blocks import BlockCache
+from infra.local.engines.completions import Answer, Prompt, event, read_prompt, usage_of
 
-
-KvReason = Literal["only_instance", "kv_affinity", "kv_overflow", "kv_home", "kv_spill"]
-"""Why: alone; it holds as much of the prompt as any; waiting for the one that holds more costs more than computing;
-nobody holds any and it is first in the prompt's order; the same, but the first is too busy."""
-
-
-class Quote(NamedTuple, Generic[C]):
-    """A choice, and what it was based on: `placed` needs it."""
-
-    instance: C
-    reason: KvReason
-    work_s: float
-    matched_blocks: int
-    rank: int
-    on_faith: bool
-    """Believed warm only because other routers would have chosen it."""
-
-
-class Delta(NamedTuple):
-    """What one router tells the others about a request it placed."""
-
-    instance: int
-    hashes: tuple[int, ...]
-    work_s: float
+WORDS = ("warm", "nodes", "keep", "their", "weights", "and", "answer", "soon")
+WEIGHTS = ("*.safetensors", "*.gguf")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """A request that an engine has; kept by the caller until it ends."""
+class Settings:
+    alias: str = "simulated"
+    blocks: int = 2048
+    block_tokens: int = 16
+    slots: int = 8
+    prefill_tokens_per_s: float = 4000.0
+    decode_tokens_per_s: float = 200.0
+    load_s: float = 0.0
 
-    ticket: int
-    instance: int
-    chain: Chain
-    work_s: float
-    matched_blocks: int
-    rank: int
-    on_faith: bool
-    at: float
-    expected_s: float
-    """Queue and own prefill, as believed when it was placed."""
 
-    teaches_speed: bool
-    """Whether its time to first token will be mostly its own prefill."""
+DEFAULTS = Settings()
 
 
 @dataclass(slots=True)
-class _Engine:
-    """What is known of one instance; dies with its uid."""
+class Faults:
+    """What goes wrong from now on.
 
-    backlog: Backlog
-    waiting: int = 0
+    fail_next: so many requests get `status`; hang_next: so many get no answer; drop_next: so many lose their
+    connection before an answer; slow: factor on every time; die_after_tokens: the process ends after so many
+    tokens of the next answer; unhealthy: /health says 503.
+    """
+
+    fail_next: int = 0
+    status: int = 500
+    hang_next: int = 0
+    drop_next: int = 0
+    slow: float = 1.0
+    die_after_tokens: int | None = None
+    unhealthy: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
     running: int = 0
-    observed_at: float = float("-inf")
+    waiting: int = 0
+    running_blocks: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    requests: int = 0
 
 
-class KvAware:
-    """Knowledge of one endpoint. It outlives reloads: `follow` keeps whatever is still there."""
+class Engine:
+    """One instance and its routes."""
 
-    def __init__(
-        self,
-        prices: Prices | None = None,
-        *,
-        budget_blocks: int = BUDGET_BLOCKS,
-        routers: int = 1,
-        gossip: bool = False,
-    ) -> None:
-        self.prices = prices or Prices()
-        self.mirrors = Mirrors(budget_blocks)
-        self._engines: dict[int, _Engine] = {}
-        self._load = Load()
-        self._speed = Speed(self.prices.prefill_tokens_per_s)
-        self._prior = Prior()
-        self._token_size = TokenSize()
-        self._routers = routers
-        self._blind = routers > 1 and not gossip
-        # A blind router sees only its part of what fills an engine's cache.
-        self._first_capacity = self.prices.cache_blocks / (routers if self._blind else 1)
-        self._tickets = 0
-        self._remote_tickets = 0
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.cache = BlockCache(settings.blocks, settings.block_tokens)
+        self.faults = Faults()
+        self.counts = Counts()
+        self._slots = asyncio.Semaphore(settings.slots)
+        self._prefill = asyncio.Lock()
+        self._ids = itertools.count(1)
+        self._ready_at = time.monotonic() + settings.load_s
 
-    def follow(self, instances: Sequence[int]) -> None:
-        """The hashed uids that exist now: forget the gone, start the new empty, touch nothing else."""
-        for gone in self._engines.keys() - set(instances):
-            del self._engines[gone]
-            self.mirrors.forget(gone)
-            self._speed.forget(gone)
-        for instance in instances:
-            if instance not in self._engines:
-                self._engines[instance] = _Engine(Backlog())
-                self.mirrors.follow(instance, self._first_capacity)
+    def runner(self) -> web.AppRunner:
+        # A client that hangs up frees its slot at once.
+        return web.AppRunner(self._application(), handler_cancellation=True, access_log=None, shutdown_timeout=10)
 
-    def observe(self, instance: int, waiting: int, running: int, now: float) -> None:
-        """What the engine's metrics say: a blind router's only sight of the others' requests."""
-        engine = self._engines.get(instance)
-        if engine is not None:
-            engine.waiting, engine.running, engine.observed_at = waiting, running, now
-
-    def choose(self, chain: Chain, candidates: Sequence[C], now: float) -> Quote[C]:
-        """The cheapest of one or more candidates; those without weight only when there is no other."""
-        open_ = [candidate for candidate in candidates if candidate.weight > 0] or list(candidates)
-        seeds = [candidate.seed for candidate in open_]
-        matched = self.mirrors.match(chain.hashes, seeds)
-        order = rendezvous_order(chain.anchor, seeds, [max(candidate.weight, 1e-9) for candidate in open_])
-        believed = self._believe(chain, matched, order)
-        works = self._works(chain, seeds, believed)
-        costs = self._costs(chain, open_, works, max(believed) / max(1, len(chain.hashes)), now)
-        cheapest, slack = min(costs), self._slack(chain)
-        rank = next(rank for rank, at in enumerate(order) if costs[at] <= cheapest + slack * works[at])
-        at = order[rank]
-        reason = _reason(len(open_), rank, matched[at], max(matched))
-        return Quote(open_[at], reason, works[at], matched[at], rank, believed[at] > matched[at])
-
-    def placed(self, chain: Chain, quote: Quote[C], now: float) -> Placement:
-        """The engine has the request: count its work, expect its blocks."""
-        self._tickets += 1
-        instance, work_s, queue_s = quote.instance.seed, quote.work_s, 0.0
-        engine = self._engines.get(instance)
-        quiet = engine is not None
-        if engine is not None:
-            queue_s = engine.backlog.left_s(now)
-            if self._routers > 1:
-                quiet = now - engine.observed_at < _STALE_S and engine.running <= quote.instance.in_flight
-            engine.backlog.add(self._tickets, work_s, now)
-            self.mirrors.insert(instance, chain.hashes)
-        self._load.add(work_s, len(self._engines), self._routers, now)
-        return Placement(
-            self._tickets, instance, chain, work_s, quote.matched_blocks, quote.rank, quote.on_faith,
-            at=now, expected_s=queue_s + work_s, teaches_speed=quiet and queue_s <= work_s,
-        )  # fmt: skip
-
-    def first_byte(self, placement: Placement, now: float) -> None:
-        """Its prefill is over."""
-        engine = self._engines.get(placement.instance)
-        if engine is None:
-            return
-        engine.backlog.remove(placement.ticket, now)
-        if placement.teaches_speed:
-            fresh_bytes = placement.chain.size_bytes - placement.matched_blocks * BLOCK_BYTES
-            fresh_tokens = fresh_bytes / self._token_size.bytes_per_token
-            self._speed.learn(placement.instance, placement.expected_s, now - placement.at, fresh_tokens)
-
-    def finished(
-        self, placement: Placement, now: float, *, prompt_tokens: int = 0, cached_tokens: int | None = None
-    ) -> None:
-        """It ended, well or not. `cached_tokens` is None where the engine does not say."""
-        engine = self._engines.get(placement.instance)
-        if engine is not None:
-            engine.backlog.remove(placement.ticket, now)
-        if prompt_tokens > 0:
-            self._token_size.learn(placement.chain.size_bytes, prompt_tokens)
-            if cached_tokens is not None:
-                self._learn_cached(placement, prompt_tokens, cached_tokens)
-
-    def share(self, placement: Placement) -> Delta:
-        """What the other routers should know of it."""
-        return Delta(placement.instance, placement.chain.hashes, placement.work_s)
-
-    def absorb(self, delta: Delta, now: float) -> None:
-        """Another router placed a request."""
-        engine = self._engines.get(delta.instance)
-        if engine is not None:
-            self._remote_tickets -= 1
-            engine.backlog.add(self._remote_tickets, delta.work_s, now)
-            self.mirrors.insert(delta.instance, delta.hashes)
-
-    def _slack(self, chain: Chain) -> float:
-        if not self._blind:
-            return self.prices.slack
-        return self.prices.slack_blind + self.prices.slack_prior * self._prior.shares(follow_up=chain.follow_up)[0]
-
-    def _believe(self, chain: Chain, matched: list[int], order: list[int]) -> list[float]:
-        """Blocks each is believed to hold: the mirror's, or at the first homes what they usually turn out to."""
-        believed: list[float] = list(matched)
-        blocks = len(chain.hashes)
-        if self._blind and max(matched) < 0.8 * (blocks - 1):
-            for at, share in zip(order, self._prior.shares(follow_up=chain.follow_up), strict=False):
-                believed[at] = max(believed[at], share * blocks)
-        return believed
-
-    def _works(self, chain: Chain, seeds: list[int], believed: list[float]) -> list[float]:
-        per_token, attention = self._token_size.bytes_per_token, self.prices.attention_tokens
-        tokens, block = chain.size_bytes / per_token, BLOCK_BYTES / per_token
-        speed = self._speed
-        return [
-            prefill_s(tokens, blocks * block, speed.of(seed), attention)
-            for seed, blocks in zip(seeds, believed, strict=True)
-        ]
-
-    def _costs(
-        self, chain: Chain, candidates: Sequence[C], works: list[float], cached_share: float, now: float
-    ) -> list[float]:
-        prices = self.prices
-        price = (1.0 + self._load.externality(prices)) * (1.0 + prices.thrash * self.mirrors.regret)
-        full_s = prefill_s(
-            chain.size_bytes / self._token_size.bytes_per_token, 0.0, self._speed.s_per_token, prices.attention_tokens
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[self._break], client_max_size=64 << 20)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ping", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/models", self._models),
+                web.post("/_faults", self._set_faults),
+                web.post("/v1/chat/completions", self._complete),
+                web.post("/v1/completions", self._complete),
+            ]
         )
-        spread = full_s * kappa(prices, cached_share, follow_up=chain.follow_up)
-        seen = [self._seen(candidate, now) for candidate in candidates]
-        mean = sum(load for _, load in seen) / len(seen)
-        return [
-            queue_s + price * work + spread * relative_load(load, mean)
-            for (queue_s, load), work in zip(seen, works, strict=True)
+        return app
+
+    @web.middleware
+    async def _break(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        faults = self.faults
+        if request.method != "POST" or request.path.startswith("/_"):
+            return await handler(request)
+        if faults.drop_next > 0 and request.transport is not None:
+            faults.drop_next -= 1
+            request.transport.abort()
+            await asyncio.Event().wait()  # until aiohttp notices and cancels
+        if faults.hang_next > 0:
+            faults.hang_next -= 1
+            await asyncio.Event().wait()
+        if faults.fail_next > 0:
+            faults.fail_next -= 1
+            return _error(faults.status, "a fault that was asked for")
+        return await handler(request)
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        wanted = await request.json()
+        unknown = sorted(set(wanted) - {entry.name for entry in fields(Faults)})
+        if unknown:
+            return _error(400, f"no fault is called {', '.join(unknown)}")
+        self.faults = Faults(**wanted)
+        return web.json_response(wanted)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        healthy = time.monotonic() >= self._ready_at and not self.faults.unhealthy
+        return web.Response(status=200 if healthy else 503)
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        model = {"id": self.settings.alias, "object": "model", "created": 0, "owned_by": "warmpath"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            prompt = read_prompt(await request.json(), is_chat=request.path.endswith("/chat/completions"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _error(400, f"the request is no completion: {error!r}")
+        async with self._slot(prompt):
+            cached_tokens = await self._fill(prompt.tokens)
+            usage = usage_of(prompt, cached_tokens)
+            name = f"cmpl-{os.getpid()}-{next(self._ids)}"
+            answer = Answer(name, self.settings.alias, int(time.time()), prompt.is_chat)
+            self.counts.requests += 1
+            if prompt.is_streamed:
+                return await self._stream(request, prompt, answer, usage)
+            words = [word async for word in self._decode(prompt)]
+            return web.json_response(answer.whole("".join(words), usage))
+
+    @asynccontextmanager
+    async def _slot(self, prompt: Prompt) -> AsyncIterator[None]:
+        """A place among the running requests; leaving it, also by a client that hung up, gives it back."""
+        self.counts.waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.counts.waiting -= 1
+        blocks = -(-(len(prompt.tokens) + prompt.max_tokens) // self.settings.block_tokens)
+        self.counts.running += 1
+        self.counts.running_blocks += blocks
+        try:
+            yield
+        finally:
+            self.counts.running -= 1
+            self.counts.running_blocks -= blocks
+            self._slots.release()
+
+    async def _fill(self, tokens: list[str]) -> int:
+        """Prefill what is not cached; returns how many tokens were."""
+        async with self._prefill:
+            cached_tokens = self.cache.cached_tokens(tokens)
+            seconds = (len(tokens) - cached_tokens) / self.settings.prefill_tokens_per_s
+            await asyncio.sleep(seconds * self.faults.slow)
+            self.cache.add(tokens)
+        self.counts.queried_tokens += len(tokens)
+        self.counts.hit_tokens += cached_tokens
+        self.counts.prompt_tokens += len(tokens)
+        return cached_tokens
+
+    async def _decode(self, prompt: Prompt) -> AsyncIterator[str]:
+        for index in range(prompt.max_tokens):
+            if self.faults.die_after_tokens is not None and index >= self.faults.die_after_tokens:
+                os._exit(1)
+            if index:
+                await asyncio.sleep(self.faults.slow / self.settings.decode_tokens_per_s)
+            self.counts.generated_tokens += 1
+            yield f" {WORDS[index % len(WORDS)]}"
+
+    async def _stream(
+        self, request: web.Request, prompt: Prompt, answer: Answer, usage: dict[str, Any]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        async for word in self._decode(prompt):
+            await response.write(event(answer.chunk(word)))
+        await response.write(event(answer.chunk("", finish_reason="length")))
+        if prompt.with_usage:
+            await response.write(event(answer.usage_chunk(usage)))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        counts, settings = self.counts, self.settings
+        label = f'model_name="{settings.alias}"'
+        config = f'block_size="{settings.block_tokens}",num_gpu_blocks="{settings.blocks}"'
+        lines = [
+            f"vllm:num_requests_running{{{label}}} {counts.running}",
+            f"vllm:num_requests_waiting{{{label}}} {counts.waiting}",
+            f"vllm:kv_cache_usage_perc{{{label}}} {min(1.0, counts.running_blocks / settings.blocks):.6f}",
+            f"vllm:prefix_cache_queries_total{{{label}}} {counts.queried_tokens}",
+            f"vllm:prefix_cache_hits_total{{{label}}} {counts.hit_tokens}",
+            f"vllm:prompt_tokens_total{{{label}}} {counts.prompt_tokens}",
+            f"vllm:generation_tokens_total{{{label}}} {counts.generated_tokens}",
+            f'vllm:request_success_total{{finished_reason="length",{label}}} {counts.requests}',
+            f'vllm:cache_config_info{{{config},enable_prefix_caching="True",engine="0"}} 1.0',
         ]
-
-    def _seen(self, candidate: C, now: float) -> tuple[float, float]:
-        """Seconds of queue and requests in flight at an instance, other routers' included where they can be seen."""
-        engine, load = self._engines.get(candidate.seed), float(candidate.in_flight)
-        weight = max(candidate.weight, 1e-9)
-        if engine is None:
-            return 0.0, load / weight
-        queue_s = engine.backlog.left_s(now)
-        if self._routers > 1 and now - engine.observed_at < _STALE_S:
-            load = max(load, float(engine.waiting + engine.running))
-            # When requests wait, one more is being prefilled.
-            others = engine.waiting + (engine.waiting > 0) - engine.backlog.own
-            if self._blind and others > 0:
-                queue_s = engine.backlog.total_s + (others - 1) * self._load.mean_s + self._load.residual_s
-        return queue_s / weight, load / weight
-
-    def _learn_cached(self, placement: Placement, prompt_tokens: int, cached_tokens: int) -> None:
-        if len(placement.chain.hashes) < 2:
-            return
-        if placement.on_faith:
-            share = cached_tokens / prompt_tokens
-            self._prior.learn(placement.rank, share, follow_up=placement.chain.follow_up)
-            return
-        seen = cached_tokens * self._token_size.bytes_per_token / BLOCK_BYTES
-        if seen < placement.matched_blocks - 1:
-            self.mirrors.scale_capacity(placement.instance, 0.98)
-        elif seen > placement.matched_blocks + 1:
-            self.mirrors.scale_capacity(placement.instance, 1.02)
+        return web.Response(text="\n".join(lines) + "\n")
 
 
-def _reason(candidates: int, rank: int, matched: int, longest: int) -> KvReason:
-    if candidates == 1:
-        return "only_instance"
-    if longest > 0:
-        return "kv_affinity" if matched == longest else "kv_overflow"
-    return "kv_home" if rank == 0 else "kv_spill"
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "type": "simulated", "code": status}}, status=status)
+
+
+async def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT; requests in flight get ten seconds to end."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    runner = Engine(settings).runner()
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        await stopping.wait()
+    finally:
+        await runner.cleanup()
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    model_dir: Path | None = options.model_dir
+    if model_dir and not any(path for pattern in WEIGHTS for path in model_dir.glob(pattern)):
+        sys.exit(f"{model_dir} holds no weights ({' or '.join(WEIGHTS)}); a real engine would not start either.")
+    chosen = {entry.name: getattr(options, entry.name) for entry in fields(Settings)}
+    asyncio.run(serve(Settings(**chosen), options.host, options.port))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.local.engines.simulated", description="A simulated engine")
+    parser.add_argument("--model-dir", type=Path, help="refuse to start unless this directory holds weights")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--alias", default=DEFAULTS.alias, help="name of the model in the API")
+    parser.add_argument("--blocks", type=int, default=DEFAULTS.blocks, help="size of the prefix cache")
+    parser.add_argument("--block-tokens", type=int, default=DEFAULTS.block_tokens)
+    parser.add_argument("--slots", type=int, default=DEFAULTS.slots, help="requests served at once")
+    parser.add_argument("--prefill-tokens-per-s", type=float, default=DEFAULTS.prefill_tokens_per_s)
+    parser.add_argument("--decode-tokens-per-s", type=float, default=DEFAULTS.decode_tokens_per_s)
+    parser.add_argument("--load-s", type=float, default=DEFAULTS.load_s, help="/health says 503 for so long")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
