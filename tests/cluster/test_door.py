@@ -266,6 +266,12 @@ def test_apply_conflicts_with_the_owner_of_a_field_unless_forced(kube: Kube) -> 
         kube.apply(config_map("a", {"x": "1"}), manager="first")
 
 
+def test_a_field_taken_by_force_goes_when_its_new_owner_drops_it(kube: Kube) -> None:
+    kube.apply(config_map("a", {"x": "1", "y": "1"}), manager="first")
+    kube.apply(config_map("a", {"x": "2"}), manager="second", force=True)
+    assert kube.apply(config_map("a"), manager="second")["data"] == {"y": "1"}
+
+
 def test_a_field_with_two_owners_stays_until_both_drop_it(kube: Kube) -> None:
     kube.apply(config_map("a", {"x": "1"}), manager="first")
     kube.apply(config_map("a", {"x": "1"}), manager="second")

@@ -168,7 +168,10 @@ def test_a_volume_that_cannot_be_had_keeps_the_pod_waiting_with_the_reason(
     assert status_of(cluster)["phase"] == "Pending"
 
 
-def test_a_pod_starts_when_the_secret_that_it_waits_for_appears(cluster: EmbeddedCluster, node: Path) -> None:
+def test_a_pod_starts_when_the_secret_that_it_waits_for_appears(
+    cluster: EmbeddedCluster, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.local.cluster.kubelet.kubelet.RETRY_S", 600)
     container = {"envFrom": [{"secretRef": {"name": "late"}}]}
     cluster.kube.create(pod("echo $KEY", container=container))
     reason = cluster.until(lambda: main_of(cluster)["state"]["waiting"]["reason"])

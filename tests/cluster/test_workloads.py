@@ -309,6 +309,23 @@ def test_nodes_report_ready_with_a_boot_id_and_a_rehearsed_failure_shows(cluster
     assert cluster.kube.get("Node", "a")["status"]["nodeInfo"]["bootID"] == "other"
 
 
+def test_a_cluster_at_rest_writes_nothing(cluster: EmbeddedCluster) -> None:
+    cluster.add_node("n1")
+    cluster.kube.create(service())
+    cluster.kube.create(workload("Deployment", sh("exec sleep 60"), replicas=2))
+    cluster.kube.create(workload("DaemonSet", sh("exec sleep 60"), "agent"))
+    cluster.kube.create(job("fill", sh("true")))
+    cluster.kube.create(workload("Deployment", sh("true"), "nowhere", {"nodeSelector": {"no": "node"}}))
+    cluster.until(lambda: ended(cluster.kube, "fill"))
+    cluster.until(lambda: cluster.kube.get("Deployment", "web", NAMESPACE)["status"]["availableReplicas"] == 2)
+    cluster.until(lambda: cluster.kube.get("DaemonSet", "agent", NAMESPACE)["status"]["numberReady"] == 1)
+    cluster.runner.tick()
+    before = cluster.store.revision()
+    for _ in range(5):
+        cluster.runner.tick()
+    assert cluster.store.changes(before)[0] == []
+
+
 def test_adding_a_node_again_changes_nothing(cluster: EmbeddedCluster) -> None:
     cluster.add_node("a")
     before = cluster.kube.get("Node", "a")
