@@ -18,7 +18,7 @@ from infra.local.cluster.transitions import Event, StoreError, told
 __all__ = ["Event", "Listing", "Store", "StoreError"]
 
 # A reader further behind than this lists again.
-LOG_LENGTH = 20_000
+LOG_LENGTH = 5_000
 POLL_S = 0.03
 # How long a write waits for others to finish theirs.
 BUSY_S = 30.0
