@@ -181,15 +181,19 @@ def test_a_pod_starts_when_the_secret_that_it_waits_for_appears(
 
 
 def test_init_containers_run_in_order_and_again_when_they_fail(cluster: EmbeddedCluster, node: Path) -> None:
-    mounts = [{"name": "work", "mountPath": "/work"}]
-    flaky = "echo one >> /work/log; test -e /work/tried || { touch /work/tried; exit 1; }"
+    mounts = [{"name": "work", "mountPath": "/steps"}]
+    flaky = "echo one >> /steps/log; test -e /steps/tried || { touch /steps/tried; exit 1; }"
     initial = [
         {"name": "one", "command": ["sh", "-c", flaky], "volumeMounts": mounts},
-        {"name": "two", "command": ["sh", "-c", "echo two >> /work/log"], "volumeMounts": mounts},
+        {"name": "two", "command": ["sh", "-c", "echo two >> /steps/log"], "volumeMounts": mounts},
     ]
     volumes = [{"name": "work", "emptyDir": {}}]
     body = pod(
-        "cat /work/log", policy="OnFailure", container={"volumeMounts": mounts}, initContainers=initial, volumes=volumes
+        "cat /steps/log",
+        policy="OnFailure",
+        container={"volumeMounts": mounts},
+        initContainers=initial,
+        volumes=volumes,
     )
     cluster.kube.create(body)
     assert finish(cluster).split() == ["one", "one", "two"]
