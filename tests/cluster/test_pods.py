@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -395,6 +396,15 @@ def test_sigterm_to_the_runner_ends_the_pods_and_keeps_the_objects(outside: Outs
     outside.until(
         lambda: outside.kube.get("Pod", "p", NAMESPACE)["status"]["containerStatuses"][0]["restartCount"] == 1
     )
+
+
+@pytest.mark.chaos
+def test_a_runner_whose_directory_is_removed_ends_with_its_pods(outside: Outside) -> None:
+    outside.kube.create(pod("echo $$$$; exec sleep 600", policy="Always"))
+    pid = int(outside.until(lambda: outside.kube.logs("p", NAMESPACE)))
+    shutil.rmtree(outside.store.directory)
+    assert outside.process.wait(20) == 0
+    assert not is_running(pid)
 
 
 def test_a_second_runner_of_the_same_cluster_is_refused(outside: Outside) -> None:

@@ -1,4 +1,4 @@
-"""`python -m infra.local.cluster --dir D`: run the embedded cluster in D until SIGTERM."""
+"""`python -m infra.local.cluster --dir D`: run the embedded cluster in D until SIGTERM, or until D is removed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ def main() -> int:
             return 1
         runner = Runner(store)
         logging.info("The cluster in %s runs", directory)
-        while not stopping.is_set():
+        # A cluster whose directory was removed must not go on for ever, unseen.
+        while not stopping.is_set() and (directory / "store.db").exists():
             try:
                 runner.tick()
-            except sqlite3.OperationalError:
+            except sqlite3.DatabaseError:
                 logging.exception("The store does not answer; trying again")
             stopping.wait(TICK_S)
         logging.info("Stopping: ending all containers")
