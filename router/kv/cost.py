@@ -19,7 +19,7 @@ class Prices:
     kappa_cold: float = 0.25
     """Weight of imbalance for a prompt that nobody has cached, and for later turns."""
 
-    kappa_warm: float = 1.75
+    kappa_warm: float = 1.5
     """The same for a first turn that somebody has cached whole."""
 
     slack: float = 0.05

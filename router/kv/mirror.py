@@ -58,6 +58,12 @@ class Mirrors:
         """How much the engine is believed to hold, within the budget."""
         return int(min(self._capacity[instance], self._budget_blocks / len(self._held)))
 
+    def fills(self, instances: Sequence[int]) -> list[float]:
+        """How far each is from being a newcomer: 0 when it holds nothing, 1 from half of what the others hold."""
+        held = [len(self._held.get(instance, ())) for instance in instances]
+        half = sum(held) / len(held) / 2.0
+        return [min(1.0, count / half) if half else 1.0 for count in held]
+
     def follow(self, instance: int, capacity_blocks: float) -> None:
         """Start an empty mirror for an instance, unless it has one."""
         if instance in self._held:

@@ -38,7 +38,9 @@ def chain_of(document: Document | None, body: bytes, *, key: int, hint: str = ""
 
 def _first_turns(document: Document) -> tuple[int, bool]:
     """How many messages there are up to the first user's, and whether there is an answer among all."""
-    messages: list[object] = next((document[field] for field in PROMPT_FIELDS if isinstance(document.get(field), list)), [])
+    messages: list[object] = next(
+        (document[field] for field in PROMPT_FIELDS if isinstance(document.get(field), list)), []
+    )
     roles = [item.get("role") if isinstance(item, dict) else None for item in messages]
     turns = roles.index("user") + 1 if "user" in roles else len(roles)
     return turns, "previous_response_id" in document or not _ANSWERS.isdisjoint(roles)

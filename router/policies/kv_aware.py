@@ -225,11 +225,17 @@ class KvAware:
             chain.size_bytes / self._token_size.bytes_per_token, 0.0, self._speed.s_per_token, prices.attention_tokens
         )
         spread = full_s * kappa(prices, cached_share, follow_up=chain.follow_up)
+        # A newcomer has nobody to delay and nothing to evict: there a first turn pays for a further copy once.
+        least_s = min(works)
+        fills = [1.0] * len(works) if chain.follow_up else self.mirrors.fills([one.seed for one in candidates])
         seen = [self._seen(candidate, now) for candidate in candidates]
         mean = sum(load for _, load in seen) / len(seen)
         return [
-            queue_s + price * work + spread * relative_load(load, mean)
-            for (queue_s, load), work in zip(seen, works, strict=True)
+            queue_s
+            + price * least_s
+            + (1.0 + (price - 1.0) * fill) * (work - least_s)
+            + spread * relative_load(load, mean)
+            for (queue_s, load), work, fill in zip(seen, works, fills, strict=True)
         ]
 
     def _seen(self, candidate: C, now: float) -> tuple[float, float]:

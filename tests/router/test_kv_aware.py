@@ -122,6 +122,19 @@ def test_slow_start_gets_its_part():
     assert 2 < served.count(candidates[0].seed) < 45
 
 
+def test_the_load_of_an_instance_counts_by_its_weight():
+    policy, candidates = fleet(2)
+    half, whole = candidates
+    chain = next(prompt(number) for number in range(99) if home(prompt(number), candidates) is half)
+    half.in_flight = whole.in_flight = 4
+    assert policy.choose(chain, candidates, 0.0).instance is half
+    half.weight = 0.99
+    half.in_flight = whole.in_flight = 400
+    assert policy.choose(chain, candidates, 0.0).instance is half
+    half.weight = 0.5
+    assert home(chain, candidates) is not half or policy.choose(chain, candidates, 0.0).instance is whole
+
+
 def test_a_reload_keeps_mirrors_and_a_new_uid_starts_cold():
     policy, candidates = fleet(3)
     warm = serve(policy, prompt(1), candidates)
@@ -131,6 +144,7 @@ def test_a_reload_keeps_mirrors_and_a_new_uid_starts_cold():
     others = [candidate for candidate in candidates if candidate is not warm]
     policy.follow([candidate.seed for candidate in others] + [reborn.seed])
     assert policy.choose(prompt(1), [*others, reborn], 0.0).matched_blocks == 0
+    assert len(policy.mirrors) == 0
 
 
 def test_an_instance_that_nobody_announced_can_still_be_chosen():

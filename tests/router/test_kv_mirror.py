@@ -128,3 +128,16 @@ def test_a_newcomer_takes_its_part_of_the_budget_from_all():
     mirrors.insert(1, tuple(range(1000, 1100)))
     mirrors.follow(2, 100)
     assert Counter(len(mirrors.blocks(one)) for one in (1, 2)) == Counter({50: 1, 0: 1})
+
+
+def test_a_newcomer_is_known_by_how_little_it_holds():
+    mirrors = Mirrors(1000)
+    for instance in (1, 2, 3):
+        mirrors.follow(instance, 100)
+    assert mirrors.fills([1, 2, 3]) == [1.0, 1.0, 1.0]
+    mirrors.insert(1, tuple(range(100, 140)))
+    mirrors.insert(2, tuple(range(200, 240)))
+    mirrors.insert(3, (300,))
+    full, other, new = mirrors.fills([1, 2, 3])
+    assert full == other == 1.0
+    assert 0.0 < new < 0.1
