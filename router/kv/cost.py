@@ -44,7 +44,10 @@ class Prices:
     """First guess of an engine's speed; corrected by times to first token."""
 
     cache_blocks: float = 1500.0
-    """First guess of an engine's block cache, in blocks of the mirror; corrected by cached_tokens."""
+    """First guess of an engine's block cache, in blocks of the mirror; corrected by cached_tokens.
+
+    Better too high than too low: a mirror shrinks on every wrong promise, but grows only when a prompt comes by chance.
+    """
 
 
 def prefill_s(tokens: float, cached: float, s_per_token: float, attention_tokens: float) -> float:

@@ -264,7 +264,8 @@ class KvAware:
         if seen < placement.matched_blocks - 1:
             self.mirrors.scale_capacity(placement.instance, 0.98)
         elif seen > placement.matched_blocks + 1:
-            self.mirrors.scale_capacity(placement.instance, 1.02)
+            # Quick to grow: a mirror that is too small sends prompts away before they could show it.
+            self.mirrors.scale_capacity(placement.instance, 1.1)
 
 
 def _reason(candidates: int, rank: int, matched: int, longest: int) -> KvReason:
