@@ -20,7 +20,7 @@ from tasks.nodes import observe_readiness
 from tasks.plan.conditions import Finding, with_findings
 from tasks.plan.gate import GateState, Verdict, evaluate_gate
 from tasks.plan.manifest import InvalidManifest, manifest_from_json
-from tasks.plan.objects import CACHE_LABEL, ENDPOINT_LABEL, cache_object, manifest_name, manifest_object, owner
+from tasks.plan.objects import CACHE_LABEL, ENDPOINT_LABEL, cache_object, manifest_name, manifest_object
 from tasks.plan.resources import Endpoint
 from tasks.plan.retention import PINNED, Cache
 from tasks.plan.types import Manifest
@@ -102,14 +102,9 @@ def create_cache(endpoint: Endpoint, manifest: Manifest) -> Cache:
 @task(task_run_name="write manifest of {endpoint.name}", cache_policy=NO_CACHE, **RETRY)
 def write_manifest(endpoint: Endpoint, manifest: Manifest) -> None:
     """The manifest alone, for an endpoint without a cache: its pods load what it lists; it goes with the endpoint."""
-    named = cache_object(endpoint, manifest)
-    body = manifest_object(endpoint, manifest, {**named, "metadata": {**named["metadata"], "uid": endpoint.uid}})
-    connect().apply({**body, "metadata": {**body["metadata"], "ownerReferences": [owned_by(endpoint)]}}, force=True)
-
-
-def owned_by(endpoint: Endpoint) -> Object:
-    metadata = {"name": endpoint.name, "uid": endpoint.uid}
-    return owner({"apiVersion": "warmpath.dev/v1alpha1", "kind": "InferenceEndpointConfig", "metadata": metadata})
+    kube = connect()
+    keeper = kube.get("InferenceEndpointConfig", endpoint.name, endpoint.namespace)
+    kube.apply(manifest_object(endpoint, manifest, keeper), force=True)
 
 
 @task(task_run_name="gate of {cache.name}", cache_policy=NO_CACHE)
@@ -149,6 +144,15 @@ def wait_for_gate(
             log.info("gate: %s", verdict.reason)
             return verdict
         pause(POLL_S)
+
+
+@task(task_run_name="settle {cache.name}", cache_policy=NO_CACHE, **RETRY)
+def settle_cache(cache: Cache, namespace: str, targets: Collection[str], verdict: Verdict) -> frozenset[str]:
+    """Write the state of a cache whose fills have ended; returns the targets that are warm."""
+    kube = connect()
+    seen = observe_readiness(kube, cache.uid, cache.digest, cache.host_path, now())
+    tell_warmth(kube, cache.name, namespace, targets, seen.ready, seen.done_bytes, verdict)
+    return seen.ready & frozenset(targets)
 
 
 def was_opened(kube: Kube, cache: str, namespace: str) -> bool:

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from tasks import leases
-from tasks.failures import RETRY, RolloutFailed, explain
+from tasks.failures import RETRY, RolloutFailed, RolloutHeld, explain
 from tasks.kube import Kube, KubeError, NotFound, Object, connect
 from tasks.leases import Claim
 from tasks.node_caches import now
@@ -100,7 +100,8 @@ def telling_failures(name: str, namespace: str, state: str = "DeploymentFailed")
         failed = [Finding("RolledOut", ok=False, reason=reason, message=message)]
         # The run's own error matters more than a cluster that does not take the news.
         with contextlib.suppress(KubeError):
-            tell_endpoint(connect(), name, namespace, state, reason=reason, message=message, findings=failed)
+            held = "DeploymentPending" if isinstance(error, RolloutHeld) else state
+            tell_endpoint(connect(), name, namespace, held, reason=reason, message=message, findings=failed)
         raise
 
 

@@ -22,7 +22,11 @@ class RolloutFailed(Exception):
         self.reason, self.message = reason, message
 
     def __reduce__(self) -> tuple[type[RolloutFailed], tuple[str, str]]:
-        return RolloutFailed, (self.reason, self.message)
+        return type(self), (self.reason, self.message)
+
+
+class RolloutHeld(RolloutFailed):
+    """Not done, and not given up: another run goes on from here."""
 
 
 def explain(error: BaseException) -> tuple[str, str]:

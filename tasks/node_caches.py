@@ -71,11 +71,11 @@ def record_audit(kube: Kube, node: Object, host_path: str, report: Mapping[str, 
     held = {e["digest"] for e in audited}
 
     def change(status: Object) -> Object:
-        # A copy being fetched is not among the published ones yet; an audit must not forget it.
+        # A fill that began is not among the published copies yet; an audit must not forget that it has its room.
         kept = [
             e
             for e in status.get("entries") or []
-            if e.get("hostPath") != host_path or (e["state"] == "Downloading" and e["digest"] not in held)
+            if e.get("hostPath") != host_path or (e["state"] in ("Downloading", "Failed") and e["digest"] not in held)
         ]
         return {**disk(report), **identity(node), "heartbeatTime": now(), "entries": kept + audited}
 

@@ -93,6 +93,11 @@ def put_back(name: str, namespace: str) -> str:
     )
 
 
+@task(task_run_name="delete pods of {name}", cache_policy=NO_CACHE, **RETRY)
+def delete_pods(name: str, namespace: str) -> None:
+    remove_pods(connect(), name, namespace)
+
+
 def remove_pods(kube: Kube, name: str, namespace: str) -> str:
     """Take away an endpoint's Deployment and Service."""
     for kind in ("Deployment", "Service"):

@@ -1,0 +1,64 @@
+"""Observe and plan: what a rollout is to do. Changes nothing but what is known of the nodes' disks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from prefect import unmapped
+
+from flows.parameters import RollEndpoint
+from flows.progress import show_table
+from tasks.caches import Caches, observe_caches
+from tasks.endpoints import Running, observe_endpoint, observe_running
+from tasks.nodes import Fleet, observe_nodes, shard
+from tasks.plan.resources import Endpoint, check_same_source
+from tasks.plan.rollout import RolloutPlan, plan_rollout
+from tasks.plan.targets import choose_targets
+from tasks.plan.types import Manifest
+from tasks.sources import resolve_source
+from tasks.stores import audit_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    endpoint: Endpoint
+    manifest: Manifest
+    plan: RolloutPlan
+    caches: Caches
+
+
+def prepare(rollout: RollEndpoint) -> Prepared:
+    """What is wanted, what is there, and the plan from one to the other."""
+    name, namespace = rollout.endpoint, rollout.namespace
+    gate = rollout.gate.policy() if rollout.gate else None
+    endpoint = observe_endpoint(name, namespace, rollout.revision, gate)
+    running = observe_running(name, namespace)
+    if not rollout.allow_source_change:
+        check_source(endpoint, running)
+    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, namespace)
+    caches = observe_caches(name, namespace)
+    fleet = observe_fleet(endpoint, rollout.nodes_per_task)
+    replicas = running.replicas if rollout.replicas is None else rollout.replicas
+    plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)
+    show_table(f"plan-{name}", plan.rows(), " · ".join(plan.steps()))
+    return Prepared(endpoint, manifest, plan, caches)
+
+
+def check_source(endpoint: Endpoint, running: Running) -> None:
+    """Refuse a source that is not the one which serves under this name."""
+    if running.source_uri:
+        served = replace(endpoint.source, uri=running.source_uri, endpoint_url=running.source_endpoint)
+        check_same_source(replace(endpoint, source=served), endpoint)
+
+
+def observe_fleet(endpoint: Endpoint, nodes_per_task: int) -> Fleet:
+    """The nodes, after a look at the disks of those targets that nobody has looked at lately."""
+    fleet = observe_nodes(endpoint.host_path)
+    if not endpoint.weights_cache:
+        return fleet
+    targets = choose_targets(endpoint, fleet.nodes).nodes
+    stale = [node.name for node in targets if node.name in fleet.stale]
+    if not stale:
+        return fleet
+    audit_nodes.map(shard(stale, nodes_per_task), unmapped(endpoint)).result()
+    return observe_nodes(endpoint.host_path)
