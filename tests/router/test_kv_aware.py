@@ -185,10 +185,11 @@ def test_cached_tokens_correct_the_believed_cache_size():
         placement = policy.placed(chain, policy.choose(chain, candidates, now), now)
         policy.finished(placement, now, prompt_tokens=4121, cached_tokens=0)
     assert policy.mirrors.capacity_blocks(instance) < start * 0.5
+    shrunk = policy.mirrors.capacity_blocks(instance)
     for now in range(60, 70):
         placement = policy.placed(prompt(2), policy.choose(prompt(3 + now), candidates, now), now)
         policy.finished(placement, now, prompt_tokens=4121, cached_tokens=4000)
-    assert policy.mirrors.capacity_blocks(instance) > start
+    assert policy.mirrors.capacity_blocks(instance) > 2 * shrunk
 
 
 def test_the_speed_of_an_engine_is_learned_from_first_tokens():
