@@ -6,6 +6,7 @@ What arrives while a request is answered waits: pipelined requests are answered 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from router.chunks import ChunkReader
 from router.exchange import Exchange
 from router.http import MAX_HEAD_BYTES, Refused, RequestHead, parse_request_head
-from router.paths import Api, Route, find_route, split_target
+from router.paths import NOT_FORWARDED, Api, Target, read_request_line
 from router.replies import Failure, Reply, error_reply
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HIGH_WATER_BYTES = 256 * 1024
 MAX_PIPELINED_BYTES = 64 * 1024
 
+TCP_ESTABLISHED = 1  # in the kernel's tcp_info
+
 # Where a connection stands. Plain numbers: they are compared for every read.
 HEAD: Final = 0  # between requests, or within a head
 BODY: Final = 1  # a body is being collected
@@ -29,56 +32,39 @@ UPLOAD: Final = 2  # placed by its beginning; the rest of the body passes throug
 BUSY: Final = 3  # the request is whole and not answered yet
 LINGER: Final = 4  # refused; reading on only so that the answer is not lost in a reset
 
-NO_ROUTE: Final = Route(Api.OPENAI, b"")
 Answer = Callable[[bytes], Reply | None]
 
 
 class Client(asyncio.Protocol):
     """One client connection. answer: what the router itself says on a path; forwards: whether engines are asked."""
 
-    __slots__ = (
-        "_answer",
-        "_body",
-        "_body_bytes",
-        "_buffer",
-        "_chunks",
-        "_exchange",
-        "_forwards",
-        "_head",
-        "_left",
-        "_query",
-        "_reading_paused",
-        "_route",
-        "_since",
-        "_state",
-        "keep_alive",
-        "proxy",
-        "transport",
-    )
-
     transport: asyncio.Transport
+    keep_alive = True
+    _state: int = HEAD
+    _buffer = b""
     _head: RequestHead
+    _target: Target
+    _body_bytes = 0
+    _left = 0  # bytes of a sized body to come
+    _chunks: ChunkReader | None = None
+    _exchange: Exchange | None = None
+    _is_reading_paused = False
 
     def __init__(self, proxy: Proxy, answer: Answer, *, forwards: bool = True) -> None:
         self.proxy = proxy
-        self.keep_alive = True
         self._answer = answer
         self._forwards = forwards
-        self._state: int = HEAD
-        self._buffer = b""
-        self._route = NO_ROUTE
-        self._query = b""
         self._body: list[bytes] = []
-        self._body_bytes = self._left = 0
-        self._chunks: ChunkReader | None = None
-        self._exchange: Exchange | None = None
-        self._reading_paused = False
-        self._since = monotonic()
+        self._since = monotonic()  # of what is waited for now
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # as every TCP connection has
         self.transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         self.proxy.clients.add(self)
+
+    @property
+    def _api(self) -> Api:
+        return self._target.route.api if hasattr(self, "_target") else Api.OPENAI
 
     # Reading
 
@@ -112,10 +98,9 @@ class Client(asyncio.Protocol):
         head = self._head = parse_request_head(data[:end])
         self.keep_alive = head.keep_alive
         self._body, self._body_bytes = [], 0
-        path, self._query = split_target(head.target)
-        self._route = (find_route(path) if self._forwards else None) or NO_ROUTE
-        if self._route is NO_ROUTE or head.method != b"POST":
-            self._answer_here(head, path, data[end:])
+        target = self._target = read_request_line(head.line)
+        if target.route is NOT_FORWARDED or target.method != b"POST" or not self._forwards:
+            self._answer_here(head, target, data[end:])
         elif head.chunked:
             self._begin_body(head, data[end:])
         else:
@@ -140,7 +125,7 @@ class Client(asyncio.Protocol):
         self._state = BODY
         self._since = monotonic()
         self._chunks = ChunkReader() if head.chunked else None
-        if head.expects_continue and head.version == "1.1" and not data:
+        if head.expects_continue and not head.is_1_0 and not data:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if data:
             self._read_body(data)
@@ -170,7 +155,7 @@ class Client(asyncio.Protocol):
 
     def _may_cut(self) -> bool:
         """Whether the body is not needed to find the endpoint: its model may stand at the very end."""
-        return bool(self._route.endpoint) or self.proxy.live.current.only is not None
+        return bool(self._target.route.endpoint) or self.proxy.live.current.only is not None
 
     def _pass_up(self, pieces: list[bytes], *, is_whole: bool) -> None:
         exchange = self._exchange
@@ -189,26 +174,27 @@ class Client(asyncio.Protocol):
         self._state = BUSY if is_whole else UPLOAD
         if not is_whole:
             self._pause_reading()  # until there is somewhere to put the rest
-        exchange = Exchange(self, self._head, self._route, self._query, self._body, self._body_bytes, is_whole=is_whole)
+        exchange = Exchange(self, self._head, self._target, self._body, self._body_bytes, is_whole=is_whole)
         self._body = []
         self._exchange = exchange
         exchange.start()
 
-    def _answer_here(self, head: RequestHead, path: bytes, rest: bytes) -> None:
-        """The router's own answer, or an error, on a path that is not forwarded."""
+    def _answer_here(self, head: RequestHead, target: Target, rest: bytes) -> None:
+        """The router's own answer, or an error, to what is not forwarded."""
         self._state = BUSY
         if head.chunked or head.content_length > 0:
             self.keep_alive = False  # its body is not read
         else:
             self._buffer = rest
-        reply = self._answer(path)
-        if self._route is not NO_ROUTE:
-            reply = _error(self._route.api, 405, f"{path.decode('latin-1')} takes POST", b"allow: POST\r\n")
+        api, path = target.route.api, target.path.decode("latin-1")
+        reply = self._answer(target.path)
+        if self._forwards and target.route is not NOT_FORWARDED:
+            reply = _error(api, 405, f"{path} takes POST", b"allow: POST\r\n")
         elif reply is None:
-            reply = _error(Api.OPENAI, 404, f"there is nothing at {path.decode('latin-1')}")
-        elif head.method not in (b"GET", b"HEAD"):
-            reply = _error(Api.OPENAI, 405, f"{path.decode('latin-1')} takes GET", b"allow: GET, HEAD\r\n")
-        self.answer(reply, head_only=head.method == b"HEAD")
+            reply = _error(api, 404, f"there is nothing at {path}")
+        elif target.method not in (b"GET", b"HEAD"):
+            reply = _error(api, 405, f"{path} takes GET", b"allow: GET, HEAD\r\n")
+        self.answer(reply, head_only=target.method == b"HEAD")
 
     def answer(self, reply: Reply, *, head_only: bool = False) -> None:
         """Send an answer of our own, in place of an engine's."""
@@ -227,7 +213,7 @@ class Client(asyncio.Protocol):
             # Not now: a buffer full of tiny requests must not become a stack of calls.
             self._state = BUSY
             asyncio.get_running_loop().call_soon(self._next)
-        elif self._reading_paused:
+        elif self._is_reading_paused:
             self._resume_reading()
 
     def _next(self) -> None:
@@ -255,7 +241,7 @@ class Client(asyncio.Protocol):
                 self.transport.abort()
                 return
         self.proxy.metrics.errors["", f"refused_{refused.status}"] += 1
-        self.transport.write(_error(self._route.api, refused.status, str(refused)).encode(close=True))
+        self.transport.write(_error(self._api, refused.status, str(refused)).encode(close=True))
         self._linger()
 
     def _linger(self) -> None:
@@ -280,7 +266,9 @@ class Client(asyncio.Protocol):
     def sweep(self, now: float) -> None:
         """Called every second: has what is awaited taken too long?"""
         limits, waited_s = self.proxy.limits, now - self._since
-        if self._exchange is not None:
+        if self._is_reading_paused and self._is_gone():
+            self.transport.abort()
+        elif self._exchange is not None:
             self._exchange.sweep(now)
         elif self._state == HEAD:
             if not self._buffer:
@@ -292,6 +280,11 @@ class Client(asyncio.Protocol):
             self._refuse(Refused(408, "the body of the request comes too slowly"))
         elif self._state == LINGER and waited_s > limits.linger_s:
             self.transport.abort()
+
+    def _is_gone(self) -> bool:
+        """Whether the peer closed; while nothing is read, nobody else would notice."""
+        state: int = self.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state != TCP_ESTABLISHED
 
     def pause_writing(self) -> None:
         if self._exchange is not None:
@@ -310,12 +303,12 @@ class Client(asyncio.Protocol):
             self._resume_reading()
 
     def _pause_reading(self) -> None:
-        self._reading_paused = True
+        self._is_reading_paused = True
         self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading_paused:
-            self._reading_paused = False
+        if self._is_reading_paused:
+            self._is_reading_paused = False
             self.transport.resume_reading()
 
 

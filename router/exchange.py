@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, get_args
 from router.access import Entry
 from router.http import RequestHead, ResponseHead
 from router.instances import Instance
-from router.paths import Route
+from router.paths import Target
 from router.policies import Reason
 from router.replies import Failure, error_reply
 from router.request import Document, model_of, prefix_key, read_document
 from router.routing import EndpointRouting
 from router.upstream import Upstream
-from router.usage import TAIL_BYTES, read_usage
+from router.usage import read_usage
 
 if TYPE_CHECKING:
     from router.client import Client
-    from router.proxy import Proxy
 
 CLIENT_GONE = 499  # as nginx logs it; never sent
 
@@ -40,82 +39,54 @@ FAILURES = {
     "bad_response": Failure(502, "bad_response", "The instance answered with something that is not valid HTTP."),
     "first_byte_timeout": Failure(504, "first_byte_timeout", "The instance did not begin to answer in time."),
 }
-REASON_LINES = {reason: f"x-warmpath-reason: {reason}\r\n".encode() for reason in get_args(Reason)}
-NO_TAIL: deque[bytes] = deque(maxlen=0)
+TAIL_PIECES = 4  # the last events of a stream: usage, [DONE], the last chunk
+REASON_LINES = {reason: f"\r\nx-warmpath-reason: {reason}".encode() for reason in get_args(Reason)}
 # Nothing of an answer was seen after these, so another instance may be asked.
 REPEATABLE = frozenset({"connect", "stale", "reset"})
 
 
 class Exchange:
-    __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_connecting",
-        "_endpoint",
-        "_first_byte_s",
-        "_head",
-        "_instance",
-        "_is_held",
-        "_is_over",
-        "_is_stream",
-        "_key",
-        "_query",
-        "_reason",
-        "_reason_line",
-        "_route",
-        "_since",
-        "_started_s",
-        "_stirred",
-        "_tail",
-        "_tried",
-        "_upstream",
-        "attempts",
-        "client",
-        "is_sent",
-        "proxy",
-        "status",
-        "wants_no_chunks",
-    )
+    """`is_whole`: all of the body is in `body`; else the client goes on with `upload` and `end_upload`."""
+
+    status = 0  # of the answer, once it has begun
+    attempts = 0
+    _key = b""
+    _reason = ""
+    _reason_line = b""
+    _first_byte_s = 0.0
+    _is_held = True  # every byte of the body that came, so that it can be sent again
+    _is_over = False
+    _is_stream = False
+    _stirred = False  # something moved since the last sweep
+    _endpoint: EndpointRouting | None = None
+    _instance: Instance | None = None
+    _upstream: Upstream | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _tried: tuple[Instance, ...] = ()
+    _only_piece = b""
+    _tail: deque[bytes] | None = None  # from the second piece on
 
     def __init__(
-        self,
-        client: Client,
-        head: RequestHead,
-        route: Route,
-        query: bytes,
-        body: list[bytes],
-        body_bytes: int,
-        *,
-        is_whole: bool,
+        self, client: Client, head: RequestHead, target: Target, body: list[bytes], body_bytes: int, *, is_whole: bool
     ) -> None:
         self.client = client
-        self.proxy: Proxy = client.proxy
+        self.proxy = client.proxy
         self.is_sent = is_whole  # nothing of the body is still to come
-        self.wants_no_chunks = head.version == "1.0"
-        self.status = 0  # of the answer, once it has begun
-        self.attempts = 0
-        self._head, self._route, self._query = head, route, query
-        self._body, self._body_bytes = body, body_bytes
-        self._endpoint: EndpointRouting | None = None
-        self._instance: Instance | None = None
-        self._upstream: Upstream | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._tried: list[Instance] = []
-        self._tail: deque[bytes] = NO_TAIL
-        self._key = b""
-        self._reason = ""
-        self._reason_line = b""
-        self._is_held = True  # every byte of the body that came, so that it can be sent again
-        self._is_stream = False
-        self._first_byte_s = 0.0
-        self._is_over = self._stirred = False
+        self._head = head
+        self._target = target
+        self._body = body
+        self._body_bytes = body_bytes
         self._started_s = self._since = monotonic()
+
+    @property
+    def wants_no_chunks(self) -> bool:
+        return self._head.is_1_0
 
     # The way up
 
     def start(self) -> None:
         """Place the request by the routing in force now, and keep that to the end."""
-        proxy, route = self.proxy, self._route
+        proxy, route = self.proxy, self._target.route
         proxy.retry_budget.deposit()
         routing = proxy.live.current
         document: Document | None = None
@@ -188,17 +159,21 @@ class Exchange:
             self._send(upstream)
 
     def _send(self, upstream: Upstream) -> None:
-        head, route = self._head, self._route
+        head, target = self._head, self._target
         self._upstream = upstream
         if self.is_sent or not head.chunked:
             length = self._body_bytes if self.is_sent else head.content_length
-            framing = b"content-length: %d\r\n\r\n" % length
+            framing = b"\r\ncontent-length: %d\r\n\r\n" % length
             body = self._body
         else:
-            framing = b"transfer-encoding: chunked\r\n\r\n"
+            framing = b"\r\ntransfer-encoding: chunked\r\n\r\n"
             body = [_chunk(piece) for piece in self._body]
-        first = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n" % (route.path, self._query, upstream.instance.authority)
-        upstream.send(self, [b"".join((first, *head.fields, framing)), *body])
+        first = b"POST %b%b HTTP/1.1\r\nhost: %b" % (
+            target.route.path,
+            target.query,
+            upstream.instance.authority,
+        )
+        upstream.send(self, (first, head.fields, framing, *body))
         if not self.is_sent:
             self.client.resume_upload()
 
@@ -221,9 +196,9 @@ class Exchange:
         client, instance = self.client, self._instance
         framing = b""
         if head.chunked and not self.wants_no_chunks:
-            framing = b"transfer-encoding: chunked\r\n"
+            framing = b"\r\ntransfer-encoding: chunked"
         elif head.content_length >= 0:
-            framing = b"content-length: %d\r\n" % head.content_length
+            framing = b"\r\ncontent-length: %d" % head.content_length
         elif head.status not in (204, 304):
             client.keep_alive = False  # the end of the connection is the end of the body
         self.status = head.status
@@ -231,12 +206,12 @@ class Exchange:
         self._is_stream = head.chunked
         self._stirred = True
         lines = (
-            b"HTTP/1.1 %d %b\r\n" % (head.status, head.phrase),
-            *head.fields,
+            b"HTTP/1.1" + head.line[8:],  # whatever version the engine speaks
+            head.fields,
             framing,
             instance.label if instance else b"",
             self._reason_line,
-            b"\r\n" if client.stays_open() else b"connection: close\r\n\r\n",
+            b"\r\n\r\n" if client.stays_open() else b"\r\nconnection: close\r\n\r\n",
             piece,
         )
         client.transport.write(b"".join(lines))
@@ -251,11 +226,14 @@ class Exchange:
 
     def _note(self, piece: bytes) -> None:
         """Keep the end of the answer, for its usage, and the time of its first byte."""
-        if self._first_byte_s:
-            self._tail.append(piece)
+        tail = self._tail
+        if tail is not None:
+            tail.append(piece)
+        elif self._first_byte_s:
+            self._tail = deque((self._only_piece, piece), TAIL_PIECES)
         else:
             self._first_byte_s = monotonic()
-            self._tail = deque((piece,), 4)
+            self._only_piece = piece
 
     def end(self, upstream: Upstream | None) -> None:
         """The answer is complete; `upstream` can serve again, unless it is None."""
@@ -281,7 +259,7 @@ class Exchange:
             proxy.metrics.retries[endpoint.name, reason] += 1
             # A kept connection that went stale says nothing against its instance.
             if instance and reason != "stale":
-                self._tried.append(instance)
+                self._tried += (instance,)
             self._attempt(endpoint, monotonic())
         else:
             self.fail(FAILURES[reason])
@@ -289,7 +267,7 @@ class Exchange:
     def fail(self, failure: Failure) -> None:
         """There is no answer to be had from an engine: say so ourselves."""
         self._finish(failure.status, monotonic(), error=failure.code)
-        self.client.answer(error_reply(self._route.api, failure))
+        self.client.answer(error_reply(self._target.route.api, failure))
 
     def abandon(self) -> None:
         """The client is gone: nobody waits for the engine's work."""
@@ -342,13 +320,13 @@ class Exchange:
         ttft_s = self._first_byte_s - self._started_s if self._is_stream and self._first_byte_s else 0.0
         if ttft_s and self._endpoint:
             metrics.ttft[endpoint, self._endpoint.strategy].observe(ttft_s)
-        usage = read_usage(b"".join(self._tail)[-TAIL_BYTES:]) if self._tail and not error else None
+        usage = None if error else read_usage(b"".join(self._tail) if self._tail else self._only_piece)
         if usage:
             metrics.prompt_tokens[endpoint, name] += usage.prompt_tokens
             metrics.cached_tokens[endpoint, name] += usage.cached_tokens
         log = self.proxy.access_log
         if log.path is not None:
-            path = self._route.path.decode()
+            path = self._target.path.decode("latin-1")
             timing = (self.attempts, round(now - self._started_s, 6), round(ttft_s, 6))
             log.add(
                 Entry(self._started_s, endpoint, name, self._reason, path, status, self._body_bytes, *timing, error)

@@ -11,7 +11,6 @@ import re
 import httptools
 
 MAX_HEAD_BYTES = 32 * 1024
-MAX_FIELDS = 100
 
 REASONS = {
     200: b"OK",
@@ -29,17 +28,22 @@ REASONS = {
     505: b"HTTP Version Not Supported",
 }
 
-# Fields with a meaning for this hop. "host", "content-length" and "transfer-encoding" are written anew.
-REQUEST_FIELDS = frozenset(
-    b"connection content-length expect host http2-settings keep-alive proxy-authorization proxy-connection te trailer"
-    b" transfer-encoding upgrade x-amzn-sagemaker-prefix-aware-id".split()
-)
-RESPONSE_FIELDS = frozenset(
-    b"connection content-length keep-alive proxy-authenticate proxy-connection te transfer-encoding upgrade"
-    b" x-warmpath-instance x-warmpath-reason".split()
-)
+NO_CALLBACKS = object()  # llhttp only judges; what a head says is read by one split
 
 PREFIX_ID = re.compile(rb"[!-~][ -~]{0,63}")
+
+
+def _fields(*names: bytes) -> re.Pattern[bytes]:
+    """Splits a head, already found valid, at the fields `names`: what lies between them passes untouched."""
+    return re.compile(rb"\r\n(" + b"|".join(names) + rb"):[ \t]*([^\r]*)", re.IGNORECASE)
+
+
+# Fields with a meaning for this hop. Framing and Host are written anew.
+HOP = (b"connection", b"content-length", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade")
+REQUEST_FIELDS = _fields(
+    *HOP, b"host", b"expect", b"http2-settings", b"proxy-authorization", b"trailer", b"x-amzn-sagemaker-prefix-aware-id"
+)
+RESPONSE_FIELDS = _fields(*HOP, b"proxy-authenticate", b"x-warmpath-instance", b"x-warmpath-reason")
 
 
 class Refused(Exception):
@@ -51,154 +55,122 @@ class Refused(Exception):
 
 
 class RequestHead:
-    """Request line and fields. `fields` are the lines to pass on; content_length is -1 when there is none."""
+    """Request line and fields. fields: the lines to pass on, each after its CRLF; content_length: -1 when not given."""
 
-    __slots__ = (
-        "chunked",
-        "content_length",
-        "expects_continue",
-        "fields",
-        "hosts",
-        "keep_alive",
-        "method",
-        "names",
-        "nominated",
-        "prefix_id",
-        "target",
-        "version",
-    )
+    content_length = -1
+    chunked = False
+    expects_continue = False
+    keep_alive = True
+    is_1_0 = False
+    prefix_id = b""
 
-    def __init__(self) -> None:
-        self.method = self.target = self.prefix_id = b""
-        self.version = "1.1"
-        self.fields: list[bytes] = []
-        self.content_length = -1
-        self.chunked = self.expects_continue = self.keep_alive = False
-        self.hosts = self.names = 0
-        self.nominated: tuple[bytes, ...] = ()
-
-    def on_url(self, target: bytes) -> None:
-        self.target += target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.names += 1
-        name = name.lower()
-        if name not in REQUEST_FIELDS:
-            self.fields += (name, b": ", value, b"\r\n")
-        elif name == b"host":
-            self.hosts += 1
-        elif name == b"content-length":
-            if self.content_length >= 0 or self.chunked:
-                raise Refused(400, "one Content-Length, and no Transfer-Encoding beside it, is what a request may have")
-            self.content_length = int(value)
-        else:
-            self._rare(name, value.strip())
-
-    def _rare(self, name: bytes, value: bytes) -> None:
-        if name == b"transfer-encoding":
-            if self.content_length >= 0 or self.chunked or value.lower() != b"chunked":
-                raise Refused(400, "Transfer-Encoding may only be chunked, once, and without Content-Length")
-            self.chunked = True
-        elif name == b"connection":
-            self.nominated += tuple(token.strip() for token in value.lower().split(b","))
-        elif name == b"expect":
-            self.expects_continue = value.lower() == b"100-continue"
-        elif name == b"x-amzn-sagemaker-prefix-aware-id":
-            if self.prefix_id or not PREFIX_ID.fullmatch(value):
-                raise Refused(400, "X-Amzn-SageMaker-Prefix-Aware-Id must be 1 to 64 printable characters, given once")
-            self.prefix_id = value
-            self.fields += (name, b": ", value, b"\r\n")
+    def __init__(self, line: bytes, fields: bytes) -> None:
+        self.line = line
+        self.fields = fields
 
 
 def parse_request_head(raw: bytes) -> RequestHead:
     """`raw` ends with the empty line. Raises Refused."""
-    head = RequestHead()
-    parser = httptools.HttpRequestParser(head)
     try:
-        parser.feed_data(raw)
+        httptools.HttpRequestParser(NO_CALLBACKS).feed_data(raw)
     except httptools.HttpParserUpgrade:
         pass  # An offer of another protocol is ours to decline; CONNECT is refused by its method.
     except httptools.HttpParserError as error:
-        raise _refusal(error, "request") from error
-    head.method = parser.get_method()
-    version = parser.get_http_version()
-    if version != "1.1":
-        if version != "1.0":
-            raise Refused(505, f"HTTP/{version} is not spoken here, HTTP/1.1 is")
-        head.version = version
-        if head.chunked:
-            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
-    elif head.hosts != 1:
-        raise Refused(400, f"a request has one Host field, this one has {head.hosts}")
-    if head.names > MAX_FIELDS:
-        raise Refused(431, f"a request may have {MAX_FIELDS} header fields, this one has {head.names}")
-    if head.nominated:
-        head.fields = _without(head.fields, head.nominated)
-    # HTTP/1.0 is answered and closed: its keep-alive was never defined well.
-    head.keep_alive = version == "1.1" and b"close" not in head.nominated
+        raise Refused(400, f"not a valid HTTP request: {error}") from error
+    parts = REQUEST_FIELDS.split(raw[:-4])
+    line, crlf, rest = parts[0].partition(b"\r\n")
+    parts[0] = crlf + rest
+    head = RequestHead(line, b"".join(parts[::3]))
+    hosts = 0
+    for at in range(1, len(parts), 3):
+        name = parts[at].lower()
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            if head.content_length >= 0 or head.chunked:
+                raise Refused(400, "a request has one Content-Length, and no Transfer-Encoding beside it")
+            head.content_length = int(parts[at + 1])
+        else:
+            _take_rare(head, name, parts[at + 1].strip())
+    if line[-9:] != b" HTTP/1.1":
+        _take_1_0(head)
+    elif hosts != 1:
+        raise Refused(400, f"a request has one Host field, this one has {hosts}")
     return head
 
 
+def _take_1_0(head: RequestHead) -> None:
+    """HTTP/1.0 is answered and closed: its keep-alive was never defined well."""
+    if head.line[-9:] != b" HTTP/1.0":
+        raise Refused(505, "HTTP/1.1 is spoken here, and HTTP/1.0 understood")
+    if head.chunked:
+        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+    head.is_1_0, head.keep_alive = True, False
+
+
+def _take_rare(head: RequestHead, name: bytes, value: bytes) -> None:
+    if name == b"transfer-encoding":
+        if head.content_length >= 0 or head.chunked or value.lower() != b"chunked":
+            raise Refused(400, "Transfer-Encoding may only be chunked, once, and without Content-Length")
+        head.chunked = True
+    elif name == b"connection":
+        nominated = value.lower()
+        head.keep_alive = head.keep_alive and b"close" not in nominated
+        head.fields = _without(head.fields, nominated)
+    elif name == b"expect":
+        head.expects_continue = value.lower() == b"100-continue"
+    elif name == b"x-amzn-sagemaker-prefix-aware-id":
+        if head.prefix_id or not PREFIX_ID.fullmatch(value):
+            raise Refused(400, "X-Amzn-SageMaker-Prefix-Aware-Id must be 1 to 64 printable characters, given once")
+        head.prefix_id = value
+        head.fields += b"\r\nx-amzn-sagemaker-prefix-aware-id: " + value
+
+
 class ResponseHead:
-    """Status line and fields of an engine's answer. content_length is -1 when there is none."""
+    """Status line and fields of an engine's answer, fields as above. keep_alive: another request may follow it."""
 
-    __slots__ = ("chunked", "content_length", "fields", "keep_alive", "nominated", "phrase", "status")
+    content_length = -1
+    chunked = False
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.phrase = b""
-        self.fields: list[bytes] = []
-        self.content_length = -1
-        self.chunked = False
-        self.keep_alive = True
-        self.nominated: tuple[bytes, ...] = ()
-
-    def on_status(self, phrase: bytes) -> None:
-        self.phrase += phrase
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name not in RESPONSE_FIELDS:
-            self.fields += (name, b": ", value, b"\r\n")
-        elif name == b"content-length":
-            if self.content_length >= 0 or self.chunked:
-                raise Refused(502, "the engine answered with two lengths")
-            self.content_length = int(value)
-        elif name == b"transfer-encoding":
-            if self.content_length >= 0 or self.chunked or value.strip().lower() != b"chunked":
-                raise Refused(502, "the engine answered with a Transfer-Encoding other than chunked")
-            self.chunked = True
-        elif name == b"connection":
-            self.nominated += tuple(token.strip() for token in value.lower().split(b","))
+    def __init__(self, status: int, line: bytes, fields: bytes, *, keep_alive: bool) -> None:
+        self.status = status
+        self.line = line
+        self.fields = fields
+        self.keep_alive = keep_alive
 
 
 def parse_response_head(raw: bytes) -> ResponseHead:
     """`raw` ends with the empty line. Raises Refused (502)."""
-    head = ResponseHead()
-    parser = httptools.HttpResponseParser(head)
+    parser = httptools.HttpResponseParser(NO_CALLBACKS)
     try:
         parser.feed_data(raw)
     except httptools.HttpParserError as error:
-        raise _refusal(error, "response") from error
-    head.status = parser.get_status_code()
-    if head.nominated:
-        head.fields = _without(head.fields, head.nominated)
+        raise Refused(502, f"not a valid HTTP response: {error}") from error
+    parts = RESPONSE_FIELDS.split(raw[:-4])
+    line, crlf, rest = parts[0].partition(b"\r\n")
+    parts[0] = crlf + rest
     # Also False where only the end of the connection ends the body.
-    head.keep_alive = bool(parser.should_keep_alive())
+    keep_alive = parser.should_keep_alive()
+    head = ResponseHead(parser.get_status_code(), line, b"".join(parts[::3]), keep_alive=keep_alive)
+    for at in range(1, len(parts), 3):
+        name, value = parts[at].lower(), parts[at + 1]
+        if name == b"content-length":
+            if head.content_length >= 0 or head.chunked:
+                raise Refused(502, "the engine answered with two lengths")
+            head.content_length = int(value)
+        elif name == b"transfer-encoding":
+            if head.content_length >= 0 or head.chunked or value.strip().lower() != b"chunked":
+                raise Refused(502, "the engine answered with a Transfer-Encoding other than chunked")
+            head.chunked = True
+        elif name == b"connection":
+            head.fields = _without(head.fields, value.lower())
     return head
 
 
-def _without(fields: list[bytes], nominated: tuple[bytes, ...]) -> list[bytes]:
-    """Fields that the Connection field names belong to this hop only."""
-    kept: list[bytes] = []
-    for start in range(0, len(fields), 4):
-        if fields[start] not in nominated:
-            kept += fields[start : start + 4]
-    return kept
-
-
-def _refusal(error: httptools.HttpParserError, what: str) -> Refused:
-    cause = error.__context__
-    if isinstance(cause, Refused):
-        return cause
-    return Refused(400 if what == "request" else 502, f"not a valid HTTP {what}: {error}")
+def _without(fields: bytes, nominated: bytes) -> bytes:
+    """Fields that a Connection field names belong to this hop only."""
+    names = {name.strip() for name in nominated.split(b",")} - {b"close", b"keep-alive"}
+    if not names:
+        return fields
+    lines = fields.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if line.partition(b":")[0].lower() not in names)

@@ -62,7 +62,7 @@ class Instance:
         if authority != getattr(self, "authority", authority):
             self.close_idle()
         self.authority = authority
-        self.label = b"x-warmpath-instance: %b\r\n" % config.name.encode("ascii", "replace")
+        self.label = b"\r\nx-warmpath-instance: %b" % config.name.encode("ascii", "replace")
 
     def retire(self) -> None:
         """Not in the routing any more: what is in flight ends, nothing is kept for later."""

@@ -1,15 +1,14 @@
 """PURE: what a request says about where it should go: its model, and the key of its prefix.
 
-The key is a hash of (model, adapter, cache salt, hint, tools) and the first `prefix_length` characters of the canonical
-prompt: the text of the system prompt and the messages in their order, each followed by its role. Key order, white
-space, sampling parameters and ids never change it; images and audio count by their digest. A body that is not a JSON
-object with a prompt counts by its first bytes. Nothing of the prompt outlives the call.
+The key is a hash of model, hints, tools, adapter and cache salt, and of the first `prefix_length` characters of the
+canonical prompt: the text of the system prompt and the messages in their order, each followed by its role. Key order,
+white space, sampling parameters and ids never change it; images and audio count by their digest. A body that is not a
+JSON object with a prompt counts by its first bytes. Nothing of the prompt outlives the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jiter
 import orjson
@@ -23,17 +22,10 @@ END_OF_MESSAGE = "\x1e"
 # Fields that stand before the messages, and those that hold them, for every API served.
 SYSTEM_FIELDS = ("system", "instructions")
 PROMPT_FIELDS = ("messages", "input", "prompt", "inputs")
-# Fields under which engines know an adapter, beside `model`.
-ADAPTER_FIELDS = ("lora_path", "adapter_id", "cache_salt")
+# Fields that part prompts from each other however alike they begin: what engines key their caches with, and hints.
+SCOPE_FIELDS = ("tools", "prompt_cache_key", "cache_salt", "lora_path", "adapter_id")
 # Never part of what an engine computes on.
 IGNORED_FIELDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "status"})
-
-
-class Prefix(NamedTuple):
-    """What may be known of a request before it is placed."""
-
-    model: str
-    key: bytes
 
 
 def read_document(body: bytes, *, cut: bool = False) -> Document | None:
@@ -55,69 +47,55 @@ def prefix_key(document: Document | None, body: bytes, *, prefix_length: int, hi
     text = canonical_prompt(document, prefix_length) if document else ""
     if document is None or not text:
         return xxh3_64_digest(hint.encode() + b"\0" + body[:prefix_length], seed)
-    tools = document.get("tools")
-    parts = [
-        model_of(document),
-        *(str(document.get(field, "")) for field in ADAPTER_FIELDS),
-        hint,
-        str(document.get("prompt_cache_key", "")),
-        _digest(tools) if tools else "",
-        text,
-    ]
-    return xxh3_64_digest("\0".join(parts).encode("utf-8", "surrogatepass"), seed)
+    scope = f"{document.get('model', '')}\0{hint}"
+    for field in SCOPE_FIELDS:
+        if field in document:
+            scope += f"\0{field}={_digest(document[field])}"
+    return xxh3_64_digest(f"{scope}\0{text}".encode("utf-16-le", "surrogatepass"), seed)
 
 
 def canonical_prompt(document: Document, limit: int) -> str:
     """The first `limit` characters of the prompt, "" when there is none."""
-    parts: list[str] = []
-    length = 0
-    for part in _prompt(document):
-        parts.append(part)
-        length += len(part)
-        if length >= limit:
-            break
-    return "".join(parts)[:limit]
-
-
-def _prompt(document: Document) -> Iterator[str]:
-    for field in SYSTEM_FIELDS:
-        if field in document:
-            yield from _content(document[field])
-            yield END_OF_TEXT + "system" + END_OF_MESSAGE
+    systems = [_content(document[field]) for field in SYSTEM_FIELDS if field in document]
+    parts = [text + END_OF_TEXT + "system" + END_OF_MESSAGE for text in systems]
+    length = sum(map(len, parts))
     for field in PROMPT_FIELDS:
         value = document.get(field)
         if isinstance(value, str):
-            yield value
+            parts.append(value)
         elif isinstance(value, list):
             for item in value:
-                yield from _message(item)
+                if length >= limit:
+                    break
+                text = _message(item)
+                length += len(text)
+                parts.append(text)
+    return "".join(parts)[:limit]
 
 
-def _message(item: object) -> Iterator[str]:
+def _message(item: object) -> str:
     """Text first, role last: a prompt cut within a text is then a true beginning of the whole."""
-    if isinstance(item, dict) and "content" in item:
-        yield from _content(item["content"])
-        calls = item.get("tool_calls")
-        if calls:
-            yield _canonical(calls)
-        yield END_OF_TEXT + str(item.get("role", "")) + END_OF_MESSAGE
-    elif isinstance(item, str):
-        yield item + END_OF_MESSAGE
-    else:
-        yield _canonical(item) + END_OF_MESSAGE
+    if isinstance(item, str):
+        return item + END_OF_MESSAGE
+    if not isinstance(item, dict) or "content" not in item:
+        return _canonical(item) + END_OF_MESSAGE
+    content = item["content"]
+    text = content if isinstance(content, str) else _content(content)
+    if "tool_calls" in item:
+        text += _canonical(item["tool_calls"])
+    return f"{text}{END_OF_TEXT}{item.get('role', '')}{END_OF_MESSAGE}"
 
 
-def _content(content: object) -> Iterator[str]:
+def _content(content: object) -> str:
+    """Text as it is; anything else, such as an image, by its digest."""
     if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, str):
-                yield part
-            elif isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield part["text"]
-            else:
-                yield _digest(part)
+        return content
+    if not isinstance(content, list):
+        return "" if content is None else _digest(content)
+    return "".join(
+        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else _digest(part)
+        for part in content
+    )
 
 
 def _digest(value: object) -> str:

@@ -19,6 +19,7 @@ class Usage(NamedTuple):
 
 def read_usage(tail: bytes) -> Usage | None:
     """What the last bytes of an answer, JSON or server-sent events, say; None when they do not."""
+    tail = tail[-TAIL_BYTES:]
     if b'"cached_tokens"' not in tail:
         return None
     cached, prompt = CACHED.findall(tail), PROMPT.findall(tail)

@@ -9,26 +9,28 @@ overflows to the same next instance, whose cache then holds it too. Costs one ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
 
 from xxhash import xxh3_64_intdigest
 
 from router.policies import C, Choice, Policy
 
-STEP = 2.0**-52
+SPAN = 2.0**64
 
 
 def score(key: bytes, seed: int, weight: float) -> float:
-    """Rendezvous score: exponential with rate 1/weight, so an instance wins in proportion to its weight."""
-    # The 52 upper bits plus a half: a uniform number that is neither 0 nor 1.
-    return -weight / log((xxh3_64_intdigest(key, seed) >> 12) * STEP + STEP / 2)
+    """Rendezvous score: of instances with hashes u in [0, 1), u ** (1 / weight) makes each win by its weight."""
+    number = xxh3_64_intdigest(key, seed)
+    return number if weight == 1.0 else SPAN * (number / SPAN) ** (1.0 / weight)
 
 
 def prefix_aware(*, concurrency_threshold: int) -> Policy:
     def choose(key: bytes, candidates: Sequence[C], rand: float) -> Choice[C]:  # noqa: ARG001 - a Policy
         if len(candidates) == 1:
             return Choice(candidates[0], "only_instance")
-        scores = [score(key, candidate.seed, candidate.weight) for candidate in candidates]
+        scores = [
+            xxh3_64_intdigest(key, one.seed) if one.weight == 1.0 else score(key, one.seed, one.weight)
+            for one in candidates
+        ]
         home = candidates[scores.index(max(scores))]
         if home.in_flight < concurrency_threshold:
             return Choice(home, "prefix_home")
