@@ -56,6 +56,7 @@ class Mirror:
                 version = self._watch(version or self._list(), stop)
             except Gone:
                 version = ""
+                stop.wait(SETTLE_S)
             except KubeError as error:
                 log.warning("cannot follow %s: %s", self._kind, error)
                 version = ""
@@ -143,7 +144,7 @@ def wait_until_routed(name: str, pod_uids: frozenset[str], *, timeout_s: float =
         return Routed(ok=True, reason="no router to ask: WARMPATH_ROUTER_URL is unset")
     deadline = time.monotonic() + timeout_s
     while True:
-        seen = routed_pods(f"{url}/routing/{name}")
+        seen = routed_pods(f"{url}/routing")
         if isinstance(seen, frozenset) and pod_uids <= seen:
             return Routed(ok=True)
         if time.monotonic() > deadline:
@@ -157,10 +158,11 @@ def wait_until_routed(name: str, pod_uids: frozenset[str], *, timeout_s: float =
 
 
 def routed_pods(url: str) -> frozenset[str] | str:
-    """UIDs of the pods that the router can choose now; a sentence when it cannot be asked."""
+    """UIDs of the pods that the router can choose now, under whatever public name; a sentence when it cannot be asked."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - the operator's own router
-            instances = json.load(response)["instances"]
+            endpoints = json.load(response)["endpoints"].values()
+            instances = [instance for endpoint in endpoints for instance in endpoint["instances"]]
     except (urllib.error.URLError, OSError, ValueError, KeyError) as error:
         return f"it answered {error!r}"
     return frozenset(instance["uid"] for instance in instances if not instance.get("draining"))

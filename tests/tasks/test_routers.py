@@ -149,7 +149,7 @@ def test_a_file_that_says_the_same_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.fixture
 def router(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A router's admin port; what it answers for an endpoint is in the dict."""
+    """A router's admin port; what it answers is in the dict."""
     answers: dict[str, Any] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -172,28 +172,33 @@ def router(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     server.server_close()
 
 
+def say(router: dict[str, Any], *instances: dict[str, Any]) -> None:
+    router["/routing"] = {"endpoints": {"chat": {"instances": list(instances)}, "other": {"instances": []}}}
+
+
 def test_waiting_ends_when_the_router_serves_every_pod(router: dict[str, Any]) -> None:
     def serve_later() -> None:
-        router["/routing/chat"] = {"instances": [{"uid": "a"}, {"uid": "b"}, {"uid": "old", "draining": True}]}
+        say(router, {"uid": "a"}, {"uid": "b"}, {"uid": "old", "draining": True})
 
-    router["/routing/chat"] = {"instances": [{"uid": "a"}, {"uid": "b", "draining": True}]}
+    say(router, {"uid": "a"}, {"uid": "b", "draining": True})
     timer = threading.Timer(0.3, serve_later)
     timer.start()
     assert wait_until_routed.fn("chat", frozenset({"a", "b"}), timeout_s=10).ok
-    assert router["/routing/chat"]["instances"][-1]["uid"] == "old"
+    assert not timer.is_alive(), "it did not wait for the pod that was draining"
     timer.join()
 
 
 def test_a_router_that_does_not_follow_is_told_and_fails_nothing(router: dict[str, Any]) -> None:
-    router["/routing/chat"] = {"instances": [{"uid": "a"}]}
+    say(router, {"uid": "a"})
     routed = wait_until_routed.fn("chat", frozenset({"a", "b"}), timeout_s=0.2)
     assert not routed.ok
     assert "it knows 1 of 2 ready pods" in routed.reason
-    routed = wait_until_routed.fn("unknown", frozenset({"a"}), timeout_s=0)
+    router.clear()
+    routed = wait_until_routed.fn("chat", frozenset({"a"}), timeout_s=0)
     assert "404" in routed.reason
 
 
 def test_without_a_router_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WARMPATH_ROUTER_URL", raising=False)
     assert wait_until_routed.fn("chat", frozenset({"a"}), timeout_s=0).ok
-    assert isinstance(routed_pods("http://127.0.0.1:9/routing/chat"), str)
+    assert isinstance(routed_pods("http://127.0.0.1:9/routing"), str)
