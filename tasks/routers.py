@@ -158,7 +158,7 @@ def wait_until_routed(name: str, pod_uids: frozenset[str], *, timeout_s: float =
 
 
 def routed_pods(url: str) -> frozenset[str] | str:
-    """UIDs of the pods that the router can choose now, under whatever public name; a sentence when it cannot be asked."""
+    """UIDs of all pods that the router can choose now; a sentence when it cannot be asked."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310 - the operator's own router
             endpoints = json.load(response)["endpoints"].values()
