@@ -1,10 +1,6 @@
-"""Figures and lists as a plan's sentences show them."""
+"""Figures as a plan's sentences show them."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-
-SHOWN = 5
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -18,10 +14,3 @@ def bytes_text(size_bytes: float) -> str:
 
 def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def names_text(names: Iterable[str]) -> str:
-    """The first few of them; a fleet of thousands must not fill a page."""
-    ordered: Sequence[str] = sorted(names)
-    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
-    return ", ".join(ordered[:SHOWN]) + more

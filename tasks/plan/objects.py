@@ -37,12 +37,14 @@ def ready_label(cache_uid: str) -> str:
     return f"warmpath.dev/weights-cache-ready.{cache_uid}"
 
 
-def short_name(*parts: str) -> str:
-    """A DNS label of `parts`, at most 63 characters; a longer one ends in a digest of the whole."""
+def job_name(endpoint: Endpoint, *parts: str) -> str:
+    """A DNS label that reads like its parts and is the same only for the same work on the same store.
+
+    The digest is always there: "chat" on "a-b" and "chat-a" on "b" read alike, and a Job found by name is adopted.
+    """
     whole = "-".join(parts).lower().replace(".", "-").replace("_", "-")
-    if len(whole) <= 63:
-        return whole
-    return f"{whole[:50].rstrip('-')}-{hashlib.sha256('/'.join(parts).encode()).hexdigest()[:12]}"
+    unique = "/".join((*parts, endpoint.host_path))
+    return f"{whole[:52].rstrip('-')}-{hashlib.sha256(unique.encode()).hexdigest()[:10]}"
 
 
 def short_digest(digest: str) -> str:
@@ -120,7 +122,7 @@ def fill_job(endpoint: Endpoint, cache: str, digest: str, node: Mapping[str, Any
     arguments = ["--manifest", MANIFEST_FILE]
     volume = {"name": "manifest", "configMap": {"name": manifest_name(cache)}}
     mount = {"name": "manifest", "mountPath": MANIFEST_MOUNT, "readOnly": True}
-    name = short_name("fill", endpoint.name, short_digest(digest), node["metadata"]["name"])
+    name = job_name(endpoint, "fill", endpoint.name, short_digest(digest), node["metadata"]["name"])
     job = _node_job(endpoint, node, name, "fill", arguments, retries=JOB_RETRIES)
     pod = job["spec"]["template"]["spec"]
     pod["volumes"].append(volume)
@@ -133,13 +135,13 @@ def fill_job(endpoint: Endpoint, cache: str, digest: str, node: Mapping[str, Any
 
 def audit_job(endpoint: Endpoint, node: Mapping[str, Any]) -> Object:
     """The Job that tells what `node` holds and how much room it has."""
-    name = short_name("audit", endpoint.name, node["metadata"]["name"])
+    name = job_name(endpoint, "audit", endpoint.name, node["metadata"]["name"])
     return _node_job(endpoint, node, name, "audit", [], retries=0)
 
 
 def evict_job(endpoint: Endpoint, digest: str, node: Mapping[str, Any]) -> Object:
     """The Job that removes a revision from `node`."""
-    name = short_name("evict", endpoint.name, short_digest(digest), node["metadata"]["name"])
+    name = job_name(endpoint, "evict", endpoint.name, short_digest(digest), node["metadata"]["name"])
     return _node_job(endpoint, node, name, "evict", ["--digest", digest], retries=JOB_RETRIES)
 
 
