@@ -107,3 +107,20 @@ def test_a_merge_patch_given_twice_is_one_given_once(target: object, patch: obje
 @given(st.dictionaries(NAMES, JSON, max_size=3))
 def test_a_patch_of_none_for_every_key_empties(target: Object) -> None:
     assert merge_patch(target, dict.fromkeys(target)) == {}
+
+
+def pod(*containers: Object) -> Object:
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": list(containers)}}
+
+
+def test_an_item_that_its_manager_drops_goes_whole() -> None:
+    live = apply_fields(pod(), pod({"name": "a", "image": "1"}, {"name": "b", "image": "1"}), "flow", True, "t")
+    live = apply_fields(live, pod({"name": "b", "image": "1"}), "flow", True, "t")
+    assert live["spec"]["containers"] == [{"name": "b", "image": "1"}]
+
+
+def test_an_item_in_which_another_manager_owns_a_field_keeps_its_name() -> None:
+    live = apply_fields(pod(), pod({"name": "a", "image": "1"}, {"name": "b"}), "flow", True, "t")
+    live = apply_fields(live, pod({"name": "a", "tty": True}), "person", True, "t")
+    live = apply_fields(live, pod({"name": "b"}), "flow", True, "t")
+    assert sorted(live["spec"]["containers"], key=str) == [{"name": "a", "tty": True}, {"name": "b"}]

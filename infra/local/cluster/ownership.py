@@ -74,8 +74,10 @@ def apply_fields(live: Object, wanted: Object, manager: str, force: bool, at: st
     result = _overlay(live, _without_foreign(wanted), _keys(live))
     dropped = (mine.fields if mine else frozenset()) - named
     kept = _with_parents(named.union(*(entry.fields for entry in others)))
-    for path in sorted(dropped - kept, key=len, reverse=True):
-        _remove(result, path, kept)
+    # Whole items first, by their key; then single fields, but never the key of an item that stays.
+    for path in sorted(dropped - kept, key=lambda path: (path[-1].startswith("f:"), -len(path))):
+        if not _is_key(path):
+            _remove(result, path, kept)
     return _with_entries(result, live, [*others, Entry(manager, "Apply", "", named)], at)
 
 
@@ -222,6 +224,12 @@ def _remove(obj: Any, path: Path, kept: set[Path], at: Path = ()) -> bool:
 def _is_item(item: Any, element: str) -> bool:
     wanted = json.loads(element[2:])
     return bool(item == wanted if element.startswith("v:") else wanted.items() <= item.items())
+
+
+def _is_key(path: Path) -> bool:
+    """Whether `path` names the field by which an item of a list is found."""
+    field, item = path[-1], path[-2] if len(path) > 1 else ""
+    return item.startswith("k:") and field.removeprefix("f:") in json.loads(item[2:])
 
 
 def _copy(value: Any) -> Any:
