@@ -126,6 +126,7 @@ class Exchange:
             return
         instance, reason = endpoint.choose(self._key, candidates, self.proxy.rand())
         metrics = self.proxy.metrics
+        metrics.decision[endpoint.strategy,].observe(monotonic() - now)
         metrics.choices[endpoint.name, endpoint.strategy, reason] += 1
         self._reason, self._reason_line = reason, REASON_LINES[reason]
         self.attempts += 1
@@ -136,17 +137,15 @@ class Exchange:
             self._connecting = asyncio.get_running_loop().create_task(self._connect(instance))
         else:
             self._send(upstream)
-        metrics.decision[endpoint.strategy,].observe(monotonic() - now)
 
     def _not_tried(self, eligible: tuple[Instance, ...], now: float) -> tuple[Instance, ...]:
         left = tuple(instance for instance in eligible if instance not in self._tried)
         return tuple(instance for instance in left if instance.avoid_until <= now) or left
 
     async def _connect(self, instance: Instance) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.proxy.limits.connect_s):
-                _, upstream = await loop.create_connection(lambda: Upstream(instance), instance.host, instance.port)
+                upstream = await self.proxy.connect(instance)
         except OSError:
             self.proxy.avoid(instance)
             if not self._is_over:
@@ -168,11 +167,8 @@ class Exchange:
         else:
             framing = b"\r\ntransfer-encoding: chunked\r\n\r\n"
             body = [_chunk(piece) for piece in self._body]
-        first = b"POST %b%b HTTP/1.1\r\nhost: %b" % (
-            target.route.path,
-            target.query,
-            upstream.instance.authority,
-        )
+        parts = (target.route.path, target.query, upstream.instance.authority)
+        first = b"POST %b%b HTTP/1.1\r\nhost: %b" % parts
         upstream.send(self, (first, head.fields, framing, *body))
         if not self.is_sent:
             self.client.resume_upload()
@@ -180,8 +176,11 @@ class Exchange:
     def upload(self, piece: bytes) -> None:
         """More of a body that was placed by its beginning."""
         self._stirred = True
-        self._is_held = False
-        if self._upstream is not None:
+        self._body_bytes += len(piece)
+        if self._upstream is None:
+            self._body.append(piece)
+        else:
+            self._is_held = False
             self._upstream.transport.write(_chunk(piece) if self._head.chunked else piece)
 
     def end_upload(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from router.access import AccessLog
 from router.instances import MAX_IDLE_S, Instance
 from router.metrics import Metrics
 from router.routing import LiveRouting
+from router.upstream import Upstream, connect
 
 if TYPE_CHECKING:
     from router.client import Client
@@ -79,12 +80,14 @@ class Proxy:
         limits: Limits | None = None,
         access_log: AccessLog | None = None,
         rand: Callable[[], float] = random.random,
+        connect: Callable[[Instance], Awaitable[Upstream]] = connect,
     ) -> None:
         self.live = live
         self.limits = limits or Limits()
         self.metrics = Metrics()
         self.access_log = access_log or AccessLog()
         self.rand = rand
+        self.connect = connect
         self.retry_budget = RetryBudget()
         self.clients: set[Client] = set()
         self.avoided: set[Instance] = set()

@@ -34,7 +34,25 @@ def read_document(body: bytes, *, cut: bool = False) -> Document | None:
         document = jiter.from_json(body, partial_mode="trailing-strings" if cut else "off")
     except ValueError:
         return None
-    return document if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    if cut:
+        _forget_unfinished(document)
+    return document
+
+
+def _forget_unfinished(document: Document) -> None:
+    """The last item of a cut body may lack anything; of it only its text is a true beginning."""
+    items = document[next(reversed(document))] if document else None
+    if not isinstance(items, list) or not items:
+        return
+    last = items.pop()
+    content = last.get("content") if isinstance(last, dict) else last
+    if isinstance(content, list):
+        is_text = bool(content) and isinstance(content[-1], dict) and isinstance(content[-1].get("text"), str)
+        content = _content(content if is_text else content[:-1])
+    if isinstance(content, str):
+        items.append(content)
 
 
 def model_of(document: Document | None) -> str:
@@ -45,13 +63,17 @@ def model_of(document: Document | None) -> str:
 def prefix_key(document: Document | None, body: bytes, *, prefix_length: int, hint: str = "", seed: int = 0) -> bytes:
     """The routing key of a request. `hint`: the caller's own, beside `prompt_cache_key` of the body."""
     text = canonical_prompt(document, prefix_length) if document else ""
-    if document is None or not text:
+    if document is None or not (text or _has_prompt(document)):
         return xxh3_64_digest(hint.encode() + b"\0" + body[:prefix_length], seed)
     scope = f"{document.get('model', '')}\0{hint}"
     for field in SCOPE_FIELDS:
         if field in document:
             scope += f"\0{field}={_digest(document[field])}"
     return xxh3_64_digest(f"{scope}\0{text}".encode("utf-16-le", "surrogatepass"), seed)
+
+
+def _has_prompt(document: Document) -> bool:
+    return any(isinstance(document.get(field), str | list) for field in (*SYSTEM_FIELDS, *PROMPT_FIELDS))
 
 
 def canonical_prompt(document: Document, limit: int) -> str:

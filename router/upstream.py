@@ -18,6 +18,13 @@ MAX_JOINED_BYTES = 32 * 1024
 UNTIL_CLOSE = -1
 
 
+async def connect(instance: Instance) -> Upstream:
+    """A new connection to `instance`; raises OSError."""
+    loop = asyncio.get_running_loop()
+    _, upstream = await loop.create_connection(lambda: Upstream(instance), instance.host, instance.port)
+    return upstream
+
+
 class Upstream(asyncio.Protocol):
     """Reads one answer at a time and hands it on piece by piece, as it comes."""
 

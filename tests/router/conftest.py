@@ -1,4 +1,4 @@
-"""A router on the test's own loop, engines that do as they are told, and a client that sends exactly what it is given."""
+"""A router on the test's own loop, engines that do as they are told, and a client that sends what it is given."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ Behaviour = Callable[["FakeEngine", Request, asyncio.StreamWriter], Awaitable[No
 
 async def answer_json(engine: FakeEngine, request: Request, writer: asyncio.StreamWriter) -> None:
     body = json.dumps({"engine": engine.name, "path": request.path, "got": len(request.body)}).encode()
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
 
 
 @dataclass
@@ -230,7 +232,7 @@ class Rig:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 - any condition
                 await asyncio.sleep(0.002)
 
     async def settled(self) -> None:

@@ -45,9 +45,8 @@ async def test_body_and_fields_pass_byte_for_byte_and_hop_by_hop_fields_stay(rig
     engine = await rig.engine("a")
     rig.route(engine)
     body = b'{"model": "m",  "messages": [], "x": "\xc3\xa9\\u00e9"}'
-    fields = (
-        "Authorization: Bearer k\r\nConnection: keep-alive, X-Secret\r\nX-Secret: 1\r\nTE: trailers\r\nX-Request-Id: 7\r\n"
-    )
+    hop = "Connection: keep-alive, X-Secret\r\nX-Secret: 1\r\nTE: trailers\r\n"
+    fields = f"Authorization: Bearer k\r\n{hop}X-Request-Id: 7\r\n"
     response = await rig.ask(rig.post(body, fields=fields, path="/v1/chat/completions?a=b"))
     assert response.status == 200
     (request,) = engine.requests
@@ -58,7 +57,9 @@ async def test_body_and_fields_pass_byte_for_byte_and_hop_by_hop_fields_stay(rig
 
 
 async def test_answer_names_the_instance_and_the_reason(rig: Rig) -> None:
-    engine = await rig.engine("a", answer(b"HTTP/1.1 200 OK\r\nX-Warmpath-Instance: forged\r\ncontent-length: 2\r\n\r\nok"))
+    engine = await rig.engine(
+        "a", answer(b"HTTP/1.1 200 OK\r\nX-Warmpath-Instance: forged\r\ncontent-length: 2\r\n\r\nok")
+    )
     rig.route(engine)
     response = await rig.ask(rig.post(rig.chat()))
     assert response.fields["x-warmpath-instance"] == "a"
@@ -194,7 +195,9 @@ async def test_slow_engine_holds_a_large_upload_back(rig: Rig) -> None:
     rig.route(engine)
     client = await rig.client()
     size = 60 * 1024 * 1024
-    client.send(f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size)
+    client.send(
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: r\r\nContent-Length: {size}\r\n\r\n".encode() + b"x" * size
+    )
     await engine_has_head(rig, engine)
     await asyncio.sleep(0.3)
     assert client.writer.transport.get_write_buffer_size() > size / 3, "the router took in what the engine did not"
@@ -327,9 +330,7 @@ async def test_answer_that_breaks_off_is_not_passed_for_a_whole_one(rig: Rig) ->
 async def test_cached_tokens_are_read_off_the_end_of_answers(rig: Rig) -> None:
     usage = {"usage": {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 80}, "completion_tokens": 3}}
     body = json.dumps(usage).encode()
-    stream = CHUNKED + b"".join(
-        chunk(b"data: " + event + b"\n\n") for event in (b'{"choices":[]}', body, b"[DONE]")
-    )
+    stream = CHUNKED + b"".join(chunk(b"data: " + event + b"\n\n") for event in (b'{"choices":[]}', body, b"[DONE]"))
     engine = await rig.engine("a", answer(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)))
     rig.route(engine)
     await rig.ask(rig.post(rig.chat()))
