@@ -92,6 +92,8 @@ def test_a_failure_that_leaves_enough_nodes_changes_nothing(node: Nodes) -> None
 
 def test_a_node_that_failed_before_and_is_warm_now_is_warm(node: Nodes) -> None:
     assert evaluate_gate(GatePolicy(), [node("a")], {"a"}, {"a": "Network"}, 1).state is OPEN
+    policy = GatePolicy(on_deadline=OnDeadline.FAIL)
+    assert evaluate_gate(policy, [node("a"), node("b")], {"a"}, {"a": "Network"}, 1).state is WAITING
 
 
 def test_a_gate_that_opened_stays_open_for_its_revision(node: Nodes) -> None:
