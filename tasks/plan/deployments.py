@@ -118,6 +118,8 @@ def _pod(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None
     volume = endpoint.worker.model_volume_mount
     configmap = manifest_name(cache_name(endpoint.name, manifest.digest))
     additions = endpoint.kubernetes
+    # Without a cache nobody keeps a copy that lies on the node by chance, so a pod must not read one.
+    store = {"hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}} if cache else {"emptyDir": {}}
     pod: Object = {
         "automountServiceAccountToken": False,
         **identity(endpoint),
@@ -128,7 +130,7 @@ def _pod(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None
         "volumes": [
             # Without a limit, weights on a cold node could fill the node's own disk and evict its neighbours.
             {"name": volume.name, "emptyDir": {"sizeLimit": str(manifest.size_bytes + SCRATCH_SLACK_BYTES)}},
-            {"name": "warmpath-store", "hostPath": {"path": store_path(endpoint), "type": "DirectoryOrCreate"}},
+            {"name": "warmpath-store", **store},
             {"name": "warmpath-manifest", "configMap": {"name": configmap}},
             *map(dict, additions.volumes),
         ],

@@ -160,3 +160,9 @@ def test_without_a_cache_pods_prefer_nobody(endpoint: Endpoints, manifest: Manif
     found = deployment_object(endpoint(), manifest(), None, 1)
     assert "preferredDuringSchedulingIgnoredDuringExecution" not in pod_of(found)["affinity"]["nodeAffinity"]
     assert "warmpath.dev/cache" not in found["spec"]["template"]["metadata"]["labels"]
+
+
+def test_without_a_cache_no_pod_reads_the_nodes_store(endpoint: Endpoints, manifest: Manifests) -> None:
+    without = pod_of(deployment_object(endpoint(), manifest(), None, 1))
+    assert [volume for volume in without["volumes"] if "hostPath" in volume] == []
+    assert any("hostPath" in volume for volume in pod_of(deployment(endpoint(), manifest()))["volumes"])
