@@ -5,6 +5,7 @@ The file is JSON, written by one rename, and swapped in by one assignment.
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -92,7 +93,15 @@ class EndpointConfig(Frozen):
     """Strategy and its settings."""
 
     instances: tuple[InstanceConfig, ...] = ()
-    """Who can serve, now."""
+    """Who can serve, now; uids are unique."""
+
+    @model_validator(mode="after")
+    def _uids_are_unique(self) -> Self:
+        counts = Counter(instance.uid for instance in self.instances)
+        twice = sorted(uid for uid, count in counts.items() if count > 1)
+        if twice:
+            raise ValueError(f"instances with the same uid: {', '.join(twice)}")
+        return self
 
 
 class RouterConfig(Frozen):
