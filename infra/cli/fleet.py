@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from infra.cli import processes
 from infra.cli.home import Home
 from infra.cli.processes import Service, answers
+from infra.local.cluster import nodes
+from infra.local.cluster.store import Store
 from router.config import RouterConfig
 
 PREFECT_SETTINGS = {
@@ -132,6 +136,31 @@ def start_all(home: Home, wanted: tuple[Service, ...], say: Callable[[str], None
         processes.start(home, service)
         processes.wait_ready(home, service)
         say(f"{service.name} is ready")
+
+
+def add_nodes(home: Home, count: int, *, nvme_bytes: int, gpus: int) -> None:
+    """Give a cluster that has no nodes `count` of them; one that has nodes keeps those."""
+    store = Store(home.cluster)
+    if store.list("Node").items:
+        return
+    for index in range(count):
+        add_node(home, f"node-{index + 1}", nvme_bytes=nvme_bytes, gpus=gpus)
+
+
+def add_node(home: Home, name: str, *, nvme_bytes: int, gpus: int) -> None:
+    """Let a node join the embedded cluster."""
+    labels = {"node.kubernetes.io/instance-type": "ml.local"}
+    nodes.add_node(
+        Store(home.cluster), name, labels=labels, capacity={"nvidia.com/gpu": str(gpus)}, nvme_bytes=nvme_bytes
+    )
+
+
+def wait_for_interrupt() -> None:
+    """Return at Ctrl-C or SIGTERM."""
+    interrupted = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
+    interrupted.wait()
 
 
 def stop_all(home: Home) -> Iterator[str]:

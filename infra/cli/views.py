@@ -1,30 +1,50 @@
-"""Tables of `warmpath get`: pure, from Kubernetes objects to rows of text."""
+"""Tables of `warmpath get`: from Kubernetes objects to rows of text."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from infra.cli.quantities import age, size
-from tasks.kube import Object
+from tasks.kube import Kube, Object
 from tasks.plan.objects import ready_label
+
+Rows = list[tuple[str, ...]]
+
+KIND_OF = {"caches": "ModelDataCacheConfig", "nodes": "Node", "endpoints": "InferenceEndpointConfig"}
+
+
+def namespace_of(what: str, namespace: str) -> str:
+    """The namespace to list `what` in: nodes have none."""
+    return "" if what == "nodes" else namespace
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """A table; columns from `wide` on are shown with `-o wide` only."""
 
+    what: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Rows
     wide: int
 
-    def shown(self, *, wide: bool) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def shown(self, *, wide: bool) -> tuple[tuple[str, ...], Rows]:
         end = len(self.columns) if wide else self.wide
         return self.columns[:end], [row[:end] for row in self.rows]
 
 
+def read(kube: Kube, what: str, namespace: str) -> View:
+    """The table of `what` as the cluster is now."""
+    objects = kube.list(KIND_OF[what], namespace_of(what, namespace)).items
+    if what == "endpoints":
+        return endpoints(objects, kube.list("Deployment", namespace, labels="warmpath.dev/endpoint").items)
+    if what == "nodes":
+        return nodes(objects, kube.list("NodeCache").items, kube.list("ModelDataCacheConfig").items)
+    return caches(objects)
+
+
 def caches(objects: list[Object]) -> View:
     """One row per ModelDataCacheConfig; READY counts nodes with a proven copy."""
-    rows = [
+    rows: Rows = [
         (
             name(cache),
             status(cache).get("state", "Pending"),
@@ -37,13 +57,13 @@ def caches(objects: list[Object]) -> View:
         )
         for cache in objects
     ]
-    return View(("NAME", "STATE", "READY", "TARGET", "SIZE", "REVISION", "AGE", "REASON"), rows, wide=7)
+    return View("caches", ("NAME", "STATE", "READY", "TARGET", "SIZE", "REVISION", "AGE", "REASON"), rows, wide=7)
 
 
 def endpoints(objects: list[Object], deployments: list[Object]) -> View:
     """One row per InferenceEndpointConfig; READY counts replicas that serve."""
     ready = {name(deployment): status(deployment).get("readyReplicas", 0) for deployment in deployments}
-    rows = [
+    rows: Rows = [
         (
             name(endpoint),
             status(endpoint).get("state", "Pending"),
@@ -56,13 +76,13 @@ def endpoints(objects: list[Object], deployments: list[Object]) -> View:
         )
         for endpoint in objects
     ]
-    return View(("NAME", "STATE", "READY", "STRATEGY", "MODEL", "CACHE", "AGE", "REASON"), rows, wide=7)
+    return View("endpoints", ("NAME", "STATE", "READY", "STRATEGY", "MODEL", "CACHE", "AGE", "REASON"), rows, wide=7)
 
 
 def nodes(objects: list[Object], node_caches: list[Object], weights_caches: list[Object]) -> View:
     """One row per Node; WARM names the caches whose verified copy it holds."""
     told = {name(cache): status(cache) for cache in node_caches}
-    rows = []
+    rows: Rows = []
     for node in objects:
         labels, disk = node["metadata"].get("labels", {}), told.get(name(node), {})
         warm = [name(cache) for cache in weights_caches if ready_label(cache["metadata"]["uid"]) in labels]
@@ -78,7 +98,7 @@ def nodes(objects: list[Object], node_caches: list[Object], weights_caches: list
                 age(str(disk.get("heartbeatTime", ""))),
             )
         )
-    return View(("NAME", "STATE", "TYPE", "NVME", "FREE", "WARM", "AGE", "AUDITED"), rows, wide=7)
+    return View("nodes", ("NAME", "STATE", "TYPE", "NVME", "FREE", "WARM", "AGE", "AUDITED"), rows, wide=7)
 
 
 def node_state(node: Object) -> str:

@@ -1,0 +1,83 @@
+"""What `apply`, `plan` and `delete` do: check, record, start the run, and show it until it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from infra.cli import fleet, runs
+from infra.cli.home import Home
+from infra.cli.live import RolloutScreen
+from infra.cli.runs import Outcome
+from tasks.kube import Kube, NotFound
+from tasks.plan.resources import Endpoint, check_same_source, parse_endpoint
+from tasks.plan.rollout import RolloutPlan
+from tasks.plan.schema import API_VERSION, KIND
+
+ROLL = "roll-endpoint/from-the-ui"
+DELETE = "delete-endpoint/from-the-ui"
+
+
+class Refused(Exception):
+    """The command cannot do what was asked; the message says why and what to do."""
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The one resource in a YAML file, under our apiVersion, with its namespace."""
+    try:
+        documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
+    except yaml.YAMLError as error:
+        raise Refused(f"{file} is not YAML: {error}") from error
+    if len(documents) != 1 or not isinstance(documents[0], dict):
+        raise Refused(f"{file} holds {len(documents)} documents; expected one {KIND}")
+    resource: dict[str, Any] = documents[0]
+    parse_endpoint(resource)
+    metadata = {**resource["metadata"], "namespace": resource["metadata"].get("namespace") or "default"}
+    return {**resource, "apiVersion": API_VERSION, "metadata": metadata}
+
+
+def existing(kube: Kube, wanted: Endpoint) -> Endpoint | None:
+    """The endpoint of that name as the cluster has it."""
+    try:
+        return parse_endpoint(kube.get(KIND, wanted.name, wanted.namespace))
+    except NotFound:
+        return None
+
+
+def record(kube: Kube, file: Path, *, change_source: bool) -> Endpoint:
+    """Write the endpoint of `file` into the cluster, once all of it is checked."""
+    resource = read(file)
+    wanted = parse_endpoint(resource)
+    before = existing(kube, wanted)
+    if before and not change_source:
+        check_same_source(before, wanted)
+    return parse_endpoint(kube.apply(resource))
+
+
+def roll(home: Home, kube: Kube, endpoint: Endpoint, out: Console, **parameters: object) -> Outcome:
+    """Start a rollout through Prefect and show it until it ends."""
+    where = fleet.addresses(home)
+    asked = {"endpoint": endpoint.name, "namespace": endpoint.namespace, **parameters}
+    run = runs.start(ROLL, {"rollout": asked})
+    out.print(f"run {where.prefect}/runs/flow-run/{run}")
+    with RolloutScreen(kube, endpoint, out) as screen:
+        return runs.follow(run, where.prefect, screen.show)
+
+
+def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcome:
+    """Start the deletion, or only its plan, through Prefect and wait for it."""
+    asked = {"endpoint": endpoint, "namespace": namespace, "dry_run": not really}
+    run = runs.start(DELETE, {"deletion": asked})
+    return runs.follow(run, fleet.addresses(home).prefect, lambda _state: None)
+
+
+def plan_table(plan: RolloutPlan) -> Table:
+    """A row per node; what is left out says why."""
+    table = Table("NODE", "ACTION", "FETCH", "REUSE", "FREE", "WHY", box=None, header_style="bold", pad_edge=False)
+    for row in plan.rows():
+        table.add_row(*(row[column] for column in ("node", "action", "fetch", "reuse", "free", "why")))
+    return table
