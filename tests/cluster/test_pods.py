@@ -238,6 +238,20 @@ def test_a_deleted_pod_may_finish_its_work_within_its_grace_period(cluster: Embe
     assert (node / "proof").read_text() == "drained\n"
 
 
+def test_a_deleted_pod_goes_on_serving_for_its_pre_stop_pause(cluster: EmbeddedCluster, node: Path) -> None:
+    container = {
+        "lifecycle": {"preStop": {"sleep": {"seconds": 0.6}}},
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+    }
+    script = "trap 'date +%s.%N > /host/told; exit 0' TERM; touch /host/up; while :; do sleep 0.02; done"
+    cluster.kube.create(pod(script, container=container, volumes=[{"name": "host", "hostPath": {"path": "/"}}]))
+    cluster.until((node / "up").exists)
+    deleted_at = time.time()
+    cluster.kube.delete("Pod", "p", NAMESPACE)
+    cluster.until(lambda: cluster.kube.list("Pod").items == [])
+    assert float((node / "told").read_text()) >= deleted_at + 0.6
+
+
 def test_a_pod_that_ignores_sigterm_is_killed_with_all_its_children(cluster: EmbeddedCluster, node: Path) -> None:
     mounts = {"volumeMounts": [{"name": "host", "mountPath": "/host"}]}
     volumes = [{"name": "host", "hostPath": {"path": "/"}}]

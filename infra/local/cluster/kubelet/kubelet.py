@@ -199,14 +199,17 @@ class Kubelet:
         return actions
 
     def _end(self, running: _Running, now_s: float) -> list[Action]:
-        """SIGTERM once, SIGKILL after the grace period, and the object goes when nothing runs."""
+        """After the preStop pause SIGTERM, once; SIGKILL after the grace period; the object goes when nothing runs."""
         pod = running.pod
         metadata = pod["metadata"]
-        deadline_s = parse_time(metadata["deletionTimestamp"]) + metadata.get("deletionGracePeriodSeconds", 0)
+        since_s = parse_time(metadata["deletionTimestamp"])
+        deadline_s = since_s + metadata.get("deletionGracePeriodSeconds", 0)
         alive = [process for process in running.processes() if process.poll()]
         for process in alive:
             if now_s >= deadline_s:
                 process.signal(signal.SIGKILL)
+            elif now_s < since_s + _pause_s(pod, process.container):
+                continue
             elif process.container not in running.kill_at and process.terminate():
                 running.kill_at[process.container] = deadline_s
         if alive:
@@ -237,3 +240,10 @@ def _container(pod: Object, name: str) -> Object:
     spec = pod["spec"]
     every: list[Object] = [*(spec.get("initContainers") or ()), *spec["containers"]]
     return next(container for container in every if container["name"] == name)
+
+
+def _pause_s(pod: Object, container: str) -> float:
+    """How long a container goes on serving after its deletion (lifecycle.preStop.sleep), until routers know of it."""
+    spec = next((spec for spec in pod["spec"]["containers"] if spec["name"] == container), {})
+    hook = (spec.get("lifecycle") or {}).get("preStop") or {}
+    return float((hook.get("sleep") or {}).get("seconds", 0))
