@@ -19,6 +19,9 @@ from tasks.sources import resolve_source
 from tasks.stores import audit_nodes
 
 
+NODES_PER_TASK = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     endpoint: Endpoint
@@ -35,12 +38,18 @@ def prepare(rollout: RollEndpoint) -> Prepared:
     running = observe_running(name, namespace)
     if not rollout.allow_source_change:
         check_source(endpoint, running)
-    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, namespace)
-    caches = observe_caches(name, namespace)
-    fleet = observe_fleet(endpoint, rollout.nodes_per_task)
     replicas = running.replicas if rollout.replicas is None else rollout.replicas
+    prepared = plan_for(endpoint, replicas, rollout.nodes_per_task)
+    show_table(f"plan-{name}", prepared.plan.rows(), " · ".join(prepared.plan.steps()))
+    return prepared
+
+
+def plan_for(endpoint: Endpoint, replicas: int | None = None, nodes_per_task: int = NODES_PER_TASK) -> Prepared:
+    """The plan for an endpoint as it is given, which may not be in the cluster yet. replicas: None takes its own."""
+    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, endpoint.namespace)
+    caches = observe_caches(endpoint.name, endpoint.namespace)
+    fleet = observe_fleet(endpoint, nodes_per_task)
     plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)
-    show_table(f"plan-{name}", plan.rows(), " · ".join(plan.steps()))
     return Prepared(endpoint, manifest, plan, caches)
 
 

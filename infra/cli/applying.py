@@ -12,6 +12,7 @@ from rich.table import Table
 from infra.cli import fleet, runs
 from infra.cli.home import Home
 from infra.cli.live import RolloutScreen
+from infra.cli.quantities import size
 from infra.cli.runs import Outcome
 from tasks.kube import Kube, NotFound
 from tasks.plan.resources import Endpoint, check_same_source, parse_endpoint
@@ -73,6 +74,28 @@ def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcom
     asked = {"endpoint": endpoint, "namespace": namespace, "dry_run": not really}
     run = runs.start(DELETE, {"deletion": asked})
     return runs.follow(run, fleet.addresses(home).prefect, lambda _state: None)
+
+
+def show_plan(kube: Kube, file: Path, out: Console) -> None:
+    """What a rollout of `file` would do, node by node. Looks at the nodes' disks; fetches and changes nothing."""
+    # Prefect takes a second to import; only commands that need it should wait for it.
+    from flows.preparing import plan_for
+
+    wanted = parse_endpoint(read(file))
+    before = existing(kube, wanted)
+    if before:
+        check_same_source(before, wanted)
+    with out.status("resolving the source and looking at the nodes ..."):
+        prepared = plan_for(wanted)
+    manifest, plan = prepared.manifest, prepared.plan
+    out.print(f"{manifest.source.uri} is revision {manifest.revision}: {plan.files} files, {size(plan.size_bytes)}")
+    out.print(plan_table(plan))
+    for step in plan.steps():
+        out.print(f"- {step}", highlight=False)
+    for note in plan.notes:
+        out.print(f"[yellow]![/] {note}", highlight=False)
+    if plan.refused:
+        raise Refused(plan.refused)
 
 
 def plan_table(plan: RolloutPlan) -> Table:

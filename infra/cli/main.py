@@ -114,8 +114,8 @@ def apply(
 @app.command()
 def plan(file: EndpointFile) -> None:
     """Show what a rollout would do: nodes, bytes, free space, and what is left out and why. Changes nothing."""
-    home, kube = opened()
-    applying.show_plan(home, kube, file, out)
+    _, kube = opened()
+    applying.show_plan(kube, file, out)
 
 
 @app.command()

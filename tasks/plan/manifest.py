@@ -81,13 +81,13 @@ class Difference:
 
 def diff_manifests(old: Manifest | None, new: Manifest) -> Difference:
     """Files whose content the old revision has already, under whatever name, are kept."""
-    have = {_content(old.source, file) for file in old.files} if old else set()
-    fetch = [file for file in new.files if _content(new.source, file) not in have]
+    have = {content_key(old.source, file) for file in old.files} if old else set()
+    fetch = [file for file in new.files if content_key(new.source, file) not in have]
     fetch_bytes = sum(file.size_bytes for file in fetch)
     return Difference(new.size_bytes - fetch_bytes, fetch_bytes, tuple(file.path for file in fetch))
 
 
-def _content(source: Source, file: ModelFile) -> tuple[str, ...]:
+def content_key(source: Source, file: ModelFile) -> tuple[str, ...]:
     """Equal for two files only when their content is. A pin says so only within its own store."""
     size = str(file.size_bytes)
     if file.digest:
