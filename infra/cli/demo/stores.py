@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 import boto3
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from infra.cli import processes
 from infra.cli.home import Home
@@ -56,6 +59,7 @@ def start(home: Home) -> Stores:
             "s3",
             (sys.executable, "-m", "infra.local.s3", "--dir", str(home.root / "s3"), "--port", str(s3_port)),
             is_ready=lambda: answers(f"{s3_url}/healthz"),
+            stop_s=2.0,
         ),
         Service(
             "hub",
@@ -78,7 +82,18 @@ def upload(stores: Stores, directory: Path, advance: Callable[[int], None], only
         client.create_bucket(Bucket=BUCKET)
     for path in [only] if only else sorted(directory.iterdir()):
         config = TransferConfig(multipart_threshold=64 << 20, multipart_chunksize=64 << 20, max_concurrency=2)
-        client.upload_file(str(path), BUCKET, PREFIX + path.name, Callback=advance, Config=config)
+        # With its full-object checksum S3 can tell later what the bytes were.
+        extra = {"ChecksumAlgorithm": "CRC64NVME"}
+        client.upload_file(str(path), BUCKET, PREFIX + path.name, Callback=advance, Config=config, ExtraArgs=extra)
+
+
+@contextmanager
+def upload_bar(out: Console, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar for the block; it gives what to call with bytes as they go."""
+    columns = (TextColumn("  upload"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out) as progress:
+        task = progress.add_task("upload", total=total_bytes)
+        yield lambda done: progress.advance(task, done)
 
 
 def keep_credentials(kube: Kube, stores: Stores) -> None:
