@@ -18,7 +18,6 @@ from tasks.plan.types import Manifest
 from tasks.sources import resolve_source
 from tasks.stores import audit_nodes
 
-
 NODES_PER_TASK = 64
 
 
@@ -46,7 +45,8 @@ def prepare(rollout: RollEndpoint) -> Prepared:
 
 def plan_for(endpoint: Endpoint, replicas: int | None = None, nodes_per_task: int = NODES_PER_TASK) -> Prepared:
     """The plan for an endpoint as it is given, which may not be in the cluster yet. replicas: None takes its own."""
-    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, endpoint.namespace)
+    token = {"token_secret": endpoint.token_secret, "token_key": endpoint.token_key}
+    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, endpoint.namespace, **token)
     caches = observe_caches(endpoint.name, endpoint.namespace)
     fleet = observe_fleet(endpoint, nodes_per_task)
     plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)

@@ -79,14 +79,15 @@ def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcom
 def show_plan(kube: Kube, file: Path, out: Console) -> None:
     """What a rollout of `file` would do, node by node. Looks at the nodes' disks; fetches and changes nothing."""
     # Prefect takes a second to import; only commands that need it should wait for it.
-    from flows.preparing import plan_for
+    from flows.plan_endpoint import plan_endpoint
 
-    wanted = parse_endpoint(read(file))
+    resource = read(file)
+    wanted = parse_endpoint(resource)
     before = existing(kube, wanted)
     if before:
         check_same_source(before, wanted)
     with out.status("resolving the source and looking at the nodes ..."):
-        prepared = plan_for(wanted)
+        prepared = plan_endpoint(resource)
     manifest, plan = prepared.manifest, prepared.plan
     out.print(f"{manifest.source.uri} is revision {manifest.revision}: {plan.files} files, {size(plan.size_bytes)}")
     out.print(plan_table(plan))

@@ -180,6 +180,8 @@ def use(home: Home) -> None:
     """Point this process at the home's fleet, unless the caller points elsewhere."""
     for name, value in fleet.environment(home).items():
         os.environ.setdefault(name, value)
+    # A command speaks for itself; Prefect's own log lines belong to the runs it starts.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
 
 
 def print_addresses(home: Home) -> None:

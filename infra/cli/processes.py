@@ -51,7 +51,7 @@ def start(home: Home, service: Service) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **service.environment},
+            env={**os.environ, "PREFECT_LOGGING_LEVEL": "INFO", **service.environment},
             start_new_session=True,
         )
     record(home, service.name, process.pid)

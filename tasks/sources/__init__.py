@@ -27,9 +27,17 @@ _backoff = wait_random_exponential(multiplier=0.5, max=20)
 
 
 @task(cache_policy=NO_CACHE, task_run_name="resolve {source.uri}")
-def resolve_source(source: Source, secret_name: str = "", namespace: str = "default") -> Manifest:
-    """Pin `source`. Credentials come from the Secret, read here: a parameter would be stored with the run."""
-    return resolve(source, read_credentials(secret_name, namespace) if secret_name else None)
+def resolve_source(
+    source: Source, secret_name: str = "", namespace: str = "default", *, token_secret: str = "", token_key: str = ""
+) -> Manifest:
+    """Pin `source`. Credentials come from Secrets, read here: a parameter would be stored with the run.
+
+    token_secret, token_key: the Secret and its key that hold a hub's token, where that has one of its own.
+    """
+    credentials = read_credentials(secret_name, namespace) if secret_name else {}
+    if token_secret:
+        credentials["HF_TOKEN"] = read_token(token_secret, token_key, namespace)
+    return resolve(source, credentials or None)
 
 
 def resolve(source: Source, credentials: Mapping[str, str] | None = None) -> Manifest:
@@ -42,6 +50,18 @@ def resolve(source: Source, credentials: Mapping[str, str] | None = None) -> Man
     raise AssertionError("Retrying with reraise ends by returning or raising")
 
 
+def read_token(secret_name: str, key: str, namespace: str) -> str:
+    """The hub token that huggingFaceModel.tokenSecretRef names."""
+    try:
+        return read_credentials(secret_name, namespace)[key]
+    except KeyError as error:
+        raise SourceError(
+            "AuthFailed",
+            f"The Secret {namespace}/{secret_name} has no key {key!r}.",
+            "Add it, or correct huggingFaceModel.tokenSecretRef.key.",
+        ) from error
+
+
 def read_credentials(secret_name: str, namespace: str) -> dict[str, str]:
     """AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, HF_TOKEN: whatever the Secret holds of them."""
     try:
@@ -50,7 +70,7 @@ def read_credentials(secret_name: str, namespace: str) -> dict[str, str]:
         raise SourceError(
             "AuthFailed",
             f"The Secret {namespace}/{secret_name} with the source's credentials does not exist.",
-            "Create it, or correct cachePolicy.source.credentialsSecretRef.name.",
+            "Create it, or correct its name in credentialsSecretRef (cachePolicy.source) or tokenSecretRef.",
         ) from error
     decoded = {name: base64.b64decode(value).decode().strip() for name, value in (secret.get("data") or {}).items()}
     return {**decoded, **(secret.get("stringData") or {})}

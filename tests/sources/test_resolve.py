@@ -52,7 +52,18 @@ def test_the_task_hands_the_secret_on_without_taking_it_as_a_parameter(monkeypat
     resolve_source.fn(SOURCE, "keys", "models")
     resolve_source.fn(SOURCE)
     assert seen == [{"HF_TOKEN": "hf_planted"}, None]
-    assert set(inspect.signature(resolve_source.fn).parameters) == {"source", "secret_name", "namespace"}
+    names = {"source", "secret_name", "namespace", "token_secret", "token_key"}
+    assert set(inspect.signature(resolve_source.fn).parameters) == names
+
+
+def test_a_gated_models_own_token_is_read_from_the_key_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("tasks.sources.connect", lambda: Secrets({"token": "hf_own"}))
+    monkeypatch.setattr("tasks.sources._files_of", lambda _, keys: (seen.append(keys), ("", [FILE]))[1])
+    resolve_source.fn(SOURCE, "", "models", token_secret="keys", token_key="token")
+    assert seen == [{"HF_TOKEN": "hf_own"}]
+    with pytest.raises(SourceError, match="has no key 'absent'"):
+        resolve_source.fn(SOURCE, "", "models", token_secret="keys", token_key="absent")
 
 
 def test_the_task_is_never_answered_from_a_cache() -> None:

@@ -139,7 +139,7 @@ def prepare_home() -> Home:
     elif any(home.root.iterdir()):
         raise applying.Refused(f"{home.root} holds a fleet that is not the demo's; set WARMPATH_HOME to another folder")
     home.write("demo", {"home": "of warmpath demo, which empties it at each start"})
-    os.environ.update(fleet.environment(home))
+    os.environ.update({**fleet.environment(home), "PREFECT_LOGGING_LEVEL": "ERROR"})
     return home
 
 
