@@ -244,6 +244,6 @@ def _container(pod: Object, name: str) -> Object:
 
 def _pause_s(pod: Object, container: str) -> float:
     """How long a container goes on serving after its deletion (lifecycle.preStop.sleep), until routers know of it."""
-    spec = next((spec for spec in pod["spec"]["containers"] if spec["name"] == container), {})
-    hook = (spec.get("lifecycle") or {}).get("preStop") or {}
+    lifecycles = {spec["name"]: spec.get("lifecycle") or {} for spec in pod["spec"]["containers"]}
+    hook = lifecycles.get(container, {}).get("preStop") or {}
     return float((hook.get("sleep") or {}).get("seconds", 0))
