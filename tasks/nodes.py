@@ -44,9 +44,11 @@ def observe_nodes(host_path: str) -> Fleet:
         cache = told.get(found["metadata"]["name"], {})
         if not is_about(cache, found):
             cache = {}
-        if node_caches.age_s((cache.get("status") or {}).get("heartbeatTime", "")) > FRESH_S:
-            stale.add(found["metadata"]["name"])
-        nodes.append(as_node(found, cache, host_path))
+        node = as_node(found, cache, host_path)
+        unsettled = any(held.state != "Ready" for held in node.entries)  # a fill that ended unseen, or failed
+        if unsettled or node_caches.age_s((cache.get("status") or {}).get("heartbeatTime", "")) > FRESH_S:
+            stale.add(node.name)
+        nodes.append(node)
     return Fleet(tuple(nodes), frozenset(stale))
 
 

@@ -19,6 +19,8 @@ from tasks.nodes import READY_LABEL_PREFIX, change_labels, existing, label
 from tasks.plan.objects import audit_job, evict_job, fill_job
 from tasks.plan.resources import Endpoint
 
+PACE = Pace()
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:
@@ -133,7 +135,7 @@ def clear_nodes(nodes: list[str], endpoint: Endpoint, digest: str) -> dict[str, 
 
 
 def run(kube: Kube, bodies: Mapping[str, Object], look: jobs.Look | None = None) -> Iterator[JobEnd]:
-    return jobs.run(kube, bodies, Pace(), look)
+    return jobs.run(kube, bodies, PACE, look)
 
 
 def withdraw_unproven(kube: Kube, node: Object, host_path: str, report: Mapping[str, object]) -> None:

@@ -50,6 +50,13 @@ def test_a_node_is_seen_with_its_disk_until_its_word_is_old(
     assert observe_nodes.fn(HOST_PATH).stale == {"node-1"}
 
 
+def test_a_node_whose_fill_nobody_saw_end_is_looked_at_again(kube: EmbeddedKube) -> None:
+    node = make_node(kube)
+    record_audit(kube, node, HOST_PATH, ready("a"))
+    record_entry(kube, node, entry("b", HOST_PATH, "Downloading", {}))
+    assert observe_nodes.fn(HOST_PATH).stale == {"node-1"}
+
+
 @pytest.mark.parametrize("change", ["reboot", "replacement"])
 def test_what_was_told_before_a_reboot_or_a_replacement_is_not_believed(kube: EmbeddedKube, change: str) -> None:
     record_audit(kube, make_node(kube), HOST_PATH, ready("a"))
