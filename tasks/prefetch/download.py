@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class Place(Protocol):
     def kept(self, file: ModelFile) -> Path | None:
         """The file when it was kept before, of the right size; None otherwise."""
 
-    def keep(self, part: Part, digest: str) -> None:
+    def keep(self, part: Part, digest: str, /) -> None:
         """Take a verified file. It may be called again for the same file after a crash."""
 
 
@@ -45,6 +45,8 @@ class Download:
     place: Place
     progress: Progress
     connections: int = 8
+    _known: Chunks = field(default_factory=dict)
+    _journal: Journal = field(init=False)
 
     def prepare(self) -> None:
         """Learn what is proven already."""
@@ -86,8 +88,8 @@ class Download:
         parts = []
         for index, file in enumerate(self.manifest.files):
             known = self._known.setdefault(index, {})
-            self.progress.reuse(sum(chunk_size(file.size_bytes, i) for i in known), files=int(self._is_kept(index)))
-            if not self._is_kept(index):
+            self.progress.reuse(sum(chunk_size(file.size_bytes, i) for i in known), files=int(self.is_kept(index)))
+            if not self.is_kept(index):
                 parts.append(Part(index, file, self._path(index), known))
         try:
             if parts:
@@ -102,15 +104,12 @@ class Download:
         }
 
     def is_kept(self, index: int) -> bool:
-        return self._is_kept(index)
-
-    def _is_kept(self, index: int) -> bool:
         file = self.manifest.files[index]
         whole = len(self._known.get(index, {})) == chunk_count(file.size_bytes)
         return whole and self.place.kept(file) is not None
 
     def _unkept(self) -> list[int]:
-        return [index for index in range(len(self.manifest.files)) if not self._is_kept(index)]
+        return [index for index in range(len(self.manifest.files)) if not self.is_kept(index)]
 
     def _path(self, index: int) -> Path:
         return self.folder / "parts" / str(index)

@@ -29,7 +29,12 @@ class PartFile:
         self.size_bytes = size_bytes
         self._log = log
         self._direct = True
-        self._fd = self._open(os.O_DIRECT)
+        try:
+            self._fd = self._open(os.O_DIRECT)
+        except PermissionError:
+            # Finished by a program that was killed before it could say so.
+            path.chmod(0o644)
+            self._fd = self._open(os.O_DIRECT)
 
     def write(self, buffer: memoryview, count: int, offset: int) -> None:
         """Write the first `count` bytes of `buffer`. offset: a multiple of the alignment."""
@@ -69,7 +74,8 @@ class PartFile:
 
     def finish(self) -> None:
         """Cut to size, on the disk for good, never written again."""
-        os.ftruncate(self._fd, self.size_bytes)
+        if os.fstat(self._fd).st_size != self.size_bytes:  # else its time would change, and mean that it was touched
+            os.ftruncate(self._fd, self.size_bytes)
         os.fchmod(self._fd, 0o444)
         os.fsync(self._fd)
         self.close()

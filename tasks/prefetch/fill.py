@@ -17,7 +17,7 @@ from tasks.prefetch.progress import EVERY_S, Progress, log
 from tasks.prefetch.s3 import pins_of
 from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store, sync_folder
-from tasks.prefetch.trees import FileProof, Tree, fault, faulty_blobs, read_tree, touched, write_tree
+from tasks.prefetch.trees import FileProof, discard_faulty, fault, read_tree, touched, write_tree
 
 LONGEST_WAIT_S = 24 * 3600.0
 OTHER_STALLS_S = 120.0
@@ -58,15 +58,6 @@ def adopt(store: Store, digest: str) -> bool:
         log(f"the copy of {digest} here is no good ({why}); making it anew")
         discard_faulty(store, path, tree)
     return False
-
-
-def discard_faulty(store: Store, path: Path, tree: Tree | None) -> None:
-    """Take a tree away that must never be served, and blobs that would spoil the next one."""
-    wrong = faulty_blobs(store, tree) if tree else []
-    store.discard(path)
-    for blob in wrong:
-        blob.unlink(missing_ok=True)
-    store.drop_unused_blobs()
 
 
 @dataclass(slots=True)

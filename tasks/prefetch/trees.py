@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,20 @@ def write_tree(path: Path, manifest: Manifest, proofs: Mapping[str, FileProof]) 
         sync_folder(Path(folder))
 
 
-def fault(tree: Tree, *, full: bool = False, here: str = "") -> str:
+def fault(tree: Tree, *, full: bool = False, here: str) -> str:
     """Why this tree must not be used; "" when it is proven. Files that look touched are hashed, with `full` all are.
 
-    here: filesystem id of the store; proofs of another file system do not count.
+    here: filesystem id of the store; what was proven on another one is proven again.
     """
-    moved = bool(here) and tree.filesystem_id != here
+    moved = tree.filesystem_id != here
+    times = {}
     for file in tree.manifest.files:
         if why := _file_fault(tree, file, hashed=full or moved):
             return why
-    if moved:
-        _write_proof(tree.path, here, tree.proofs)
+        times[file.path] = tree.file(file.path).lstat().st_mtime_ns
+    proofs = {path: replace(proof, mtime_ns=times[path]) for path, proof in tree.proofs.items()}
+    if moved or proofs != tree.proofs:
+        _write_proof(tree.path, here, proofs)
     return ""
 
 
@@ -91,7 +94,16 @@ def touched(tree: Tree, file: ModelFile) -> bool:
     return proof is None or (found.st_size, found.st_mtime_ns) != (file.size_bytes, proof.mtime_ns)
 
 
-def faulty_blobs(store: Store, tree: Tree) -> list[Path]:
+def discard_faulty(store: Store, path: Path, tree: Tree | None) -> None:
+    """Take a tree away that must never be served, and blobs that would spoil the next one."""
+    wrong = _faulty_blobs(store, tree) if tree else []
+    store.discard(path)
+    for blob in wrong:
+        blob.unlink(missing_ok=True)
+    store.drop_unused_blobs()
+
+
+def _faulty_blobs(store: Store, tree: Tree) -> list[Path]:
     """Blobs of a tree that failed whose content is not what their name says."""
     proven = [(tree.proofs.get(file.path), file) for file in tree.manifest.files]
     blobs = [(store.blob(proof.digest), proof, file) for proof, file in proven if proof]
