@@ -71,7 +71,7 @@ def unmounted(root: Path, host_path: str) -> bool:
     A container sees in mountinfo where inside its file system a volume begins: for a mounted disk the mount point's own
     path is missing there.
     """
-    real = os.path.realpath(existing(root))
+    real = os.path.realpath(root)
     inside, mount_point = "", ""
     for line in MOUNTS.read_text().splitlines():
         fields = line.split(" ")
@@ -79,7 +79,7 @@ def unmounted(root: Path, host_path: str) -> bool:
         if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(mount_point):
             inside, mount_point = begins, point
     below = os.path.relpath(real, mount_point or "/")
-    return os.path.normpath(f"{inside}/{below}") == os.path.normpath(host_path)
+    return os.path.normpath(os.path.join(inside, below)) == os.path.normpath(host_path)
 
 
 def _unescape(field: str) -> str:

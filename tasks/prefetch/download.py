@@ -9,10 +9,11 @@ What becomes of a finished file is the caller's: `Place.keep` takes it away, `Pl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from tasks.plan.types import Manifest, ModelFile
 from tasks.prefetch.digest import CHUNK_BYTES, Chunk, ChunkHasher, chunk_count, chunk_size
@@ -48,23 +49,24 @@ class Download:
     _known: Chunks = field(default_factory=dict)
     _journal: Journal = field(init=False)
 
-    def prepare(self) -> None:
-        """Learn what is proven already."""
-        (self.folder / "parts").mkdir(parents=True, exist_ok=True)
-        here = {"boot_id": boot_id(), "filesystem_id": filesystem_id(self.folder)}
-        self._known, trusted = read_journal(self.folder / "journal", here)
-        self._known = {i: chunks for i, chunks in self._known.items() if i < len(self.manifest.files)}
-        if not trusted:
-            log("the machine was started anew, or this is another disk: hashing what is here before trusting it")
-        for index, chunks in list(self._known.items()):
-            self._known[index] = self._still_there(index, chunks, hashed=not trusted)
-        self._journal = Journal(self.folder / "journal", here, self._known)
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Around everything else: learn what is proven already, and note what becomes so."""
+        self._prepare()
+        try:
+            yield self
+        finally:
+            self._journal.close()
 
     def reuse(self, index: int, chunks: Iterable[str]) -> None:
         """Note that a file was kept without a download, and what it consists of."""
         self._known[index] = {i: Chunk(blake3) for i, blake3 in enumerate(chunks)}
         for i, chunk in self._known[index].items():
             self._journal.prove(index, i, chunk)
+
+    @property
+    def has_proven(self) -> bool:
+        return any(self._known.values())
 
     def missing_bytes(self) -> int:
         """Room that is still to be taken on the disk."""
@@ -91,13 +93,10 @@ class Download:
             self.progress.reuse(sum(chunk_size(file.size_bytes, i) for i in known), files=int(self.is_kept(index)))
             if not self.is_kept(index):
                 parts.append(Part(index, file, self._path(index), known))
-        try:
-            if parts:
-                origin = open_origin(self.manifest)
-                Transfer(origin, parts, self._journal, self.progress, self.place.keep, self.connections).run()
-        finally:
-            self._journal.close()
-            self.progress.tell()
+        if parts:
+            origin = open_origin(self.manifest)
+            Transfer(origin, parts, self._journal, self.progress, self.place.keep, self.connections).run()
+        self.progress.tell()
         return {
             file.path: tuple(self._known[index][i] for i in range(chunk_count(file.size_bytes)))
             for index, file in enumerate(self.manifest.files)
@@ -107,6 +106,17 @@ class Download:
         file = self.manifest.files[index]
         whole = len(self._known.get(index, {})) == chunk_count(file.size_bytes)
         return whole and self.place.kept(file) is not None
+
+    def _prepare(self) -> None:
+        (self.folder / "parts").mkdir(parents=True, exist_ok=True)
+        here = {"boot_id": boot_id(), "filesystem_id": filesystem_id(self.folder)}
+        self._known, trusted = read_journal(self.folder / "journal", here)
+        self._known = {i: chunks for i, chunks in self._known.items() if i < len(self.manifest.files)}
+        if not trusted:
+            log("the machine was started anew, or this is another disk: hashing what is here before trusting it")
+        for index, chunks in list(self._known.items()):
+            self._known[index] = self._still_there(index, chunks, hashed=not trusted)
+        self._journal = Journal(self.folder / "journal", here, self._known)
 
     def _unkept(self) -> list[int]:
         return [index for index in range(len(self.manifest.files)) if not self.is_kept(index)]

@@ -17,7 +17,7 @@ from tasks.prefetch.progress import EVERY_S, Progress, log
 from tasks.prefetch.s3 import pins_of
 from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store, sync_folder
-from tasks.prefetch.trees import FileProof, discard_faulty, fault, read_tree, touched, write_tree
+from tasks.prefetch.trees import FileProof, chunk_digests, discard_faulty, fault, read_tree, touched, write_tree
 
 LONGEST_WAIT_S = 24 * 3600.0
 OTHER_STALLS_S = 120.0
@@ -104,14 +104,11 @@ class _Filling:
         return self.folder / "tree"
 
     def run(self) -> None:
-        download = Download(self.manifest, self.folder, self, self.progress, self.connections)
         (self.tree / "files").mkdir(parents=True, exist_ok=True)
-        download.prepare()
-        self._reuse(download)
-        with self.store.lock("room", 600.0):
-            self._check_room(download.missing_bytes())
-            download.preallocate()
-        chunks = download.run()
+        with Download(self.manifest, self.folder, self, self.progress, self.connections).opened() as download:
+            self._reuse(download)
+            self._take_room(download)
+            chunks = download.run()
         self._publish(chunks)
 
     def kept(self, file: ModelFile) -> Path | None:
@@ -127,8 +124,9 @@ class _Filling:
         try:
             blob.hardlink_to(part.path)
         except FileExistsError:
-            if blob.stat().st_size != part.file.size_bytes:
-                blob.unlink(missing_ok=True)
+            # Nobody has looked at that one since it was made; ours was hashed just now.
+            if chunk_digests(blob) != tuple(part.chunks[index].blake3 for index in range(part.count)):
+                blob.unlink()
                 blob.hardlink_to(part.path)
         sync_folder(blob.parent)
         # Should the blob's name be removed just now, the bytes are still ours.
@@ -152,6 +150,17 @@ class _Filling:
             with suppress(FileNotFoundError):  # evicted at this moment: then it is fetched
                 self._stage(path, file)
                 download.reuse(index, proof.chunks)
+
+    def _take_room(self, download: Download) -> None:
+        try:
+            # Two fills must not both find the same room free.
+            with self.store.lock("room", 600.0):
+                self._check_room(download.missing_bytes())
+                download.preallocate()
+        except PrefetchError:
+            if not download.has_proven:
+                self.store.discard(self.folder)
+            raise
 
     def _check_room(self, need_bytes: int) -> None:
         disk = observe_disk(self.store.root, self.room.capacity_bytes)

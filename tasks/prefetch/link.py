@@ -35,10 +35,9 @@ def link(
             return "hit", progress
         if not scratch_ok:
             raise PrefetchError("NotFound", f"{store.root} has no proven copy of {manifest.digest}; fill this node.")
-        download = Download(manifest, into / SCRATCH, _Directory(into), progress, connections)
-        download.prepare()
-        download.preallocate()
-        download.run()
+        with Download(manifest, into / SCRATCH, _Directory(into), progress, connections).opened() as download:
+            download.preallocate()
+            download.run()
     return "source", progress
 
 
