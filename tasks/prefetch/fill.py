@@ -39,6 +39,8 @@ def fill(store: Store, manifest: Manifest, room: Room, connections: int = 8) -> 
         progress.done_bytes = 0
         store.empty_trash()
         if adopt(store, manifest.digest):
+            # A program killed right after it published leaves its folder.
+            store.discard(store.partial(manifest.digest))
             progress.reuse(manifest.size_bytes, files=len(manifest.files))
             progress.tell()
             return progress
