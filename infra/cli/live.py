@@ -77,6 +77,7 @@ class RolloutScreen:
         self._kube, self._endpoint, self._out = kube, endpoint, out
         self._live = Live(console=out, refresh_per_second=8) if out.is_terminal else None
         self._told: set[str] = set()
+        self._began = False
 
     def __enter__(self) -> Self:
         if self._live:
@@ -99,6 +100,10 @@ class RolloutScreen:
             return
         status = endpoint.get("status") or {}
         told = stages(status.get("conditions") or [])
+        # Until the run has put its stages back to unknown, they are those of the run before.
+        self._began = self._began or any(state == "Unknown" for _, state, _ in told)
+        if not self._began:
+            told, found = [], []
         if self._live:
             self._live.update(picture(run_state, status, told, found))
         else:
@@ -113,7 +118,8 @@ class RolloutScreen:
 
     def _write(self, told: list[tuple[str, str, str]], found: list[Bar]) -> None:
         for kind, status, message in told:
-            self._once(f"  {MARKS[status][0]} {kind}: {message}")
+            if status != "Unknown":
+                self._once(f"  {MARKS[status][0]} {kind}: {message}")
         for bar in found:
             # A quarter at a time: enough to see that it goes, not a line for every look.
             quarter = int(bar.share * 4) * 25
@@ -124,7 +130,7 @@ class RolloutScreen:
         key = line.split(" %")[0]
         if key not in self._told:
             self._told.add(key)
-            self._out.print(line, highlight=False, markup=False)
+            self._out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def picture(run_state: str, status: Object, told: list[tuple[str, str, str]], found: list[Bar]) -> RenderableType:

@@ -26,7 +26,7 @@ app = typer.Typer(
 A first look: `warmpath demo`. Your own: `warmpath up`, `warmpath plan -f FILE`, `warmpath apply -f FILE`,
 `warmpath get endpoints`, `warmpath down`. State lies in ./.warmpath, or where WARMPATH_HOME says.""",
 )
-out = Console()
+out = Console(soft_wrap=True)
 err = Console(stderr=True)
 
 EXPECTED = (KubeError, InvalidResource, processes.ServiceFailed, runs.NotServed, applying.Refused)

@@ -32,9 +32,9 @@ from tasks.plan.schema import KIND
 ENDPOINT = "chat"
 NODES = {"node-a": 2, "node-b": 1, "node-c": 1}  # GPUs: three replicas fit, and one more on a warm node
 LATE_NODE, LATE_GPUS = "node-d", 3
-REQUESTS, CONCURRENCY, CONVERSATIONS = 60, 3, 8
+REQUESTS, CONCURRENCY, CONVERSATIONS = 40, 2, 8
 EXAMPLES = Path(__file__).parents[3] / "examples"
-PREFIX_AWARE = {"strategy": "PREFIX_AWARE", "prefixLength": 2048, "concurrencyThreshold": 4}
+PREFIX_AWARE = {"strategy": "PREFIX_AWARE", "prefixLength": 1024, "concurrencyThreshold": 4}
 
 
 class Disappointed(Exception):
@@ -48,6 +48,7 @@ class Story:
     home: Home
     out: Console
     size_bytes: int
+    began: float = field(default_factory=time.monotonic)
     stores: Stores | None = None
     kube: Kube = field(default_factory=connect)
     rollouts: int = 0
@@ -286,7 +287,8 @@ def say_pods(story: Story, starts: list[PodStart]) -> None:
 
 def title(story: Story, number: int, text: str) -> None:
     story.out.print()
-    story.out.print(f"[bold]{number}. {text}[/]", highlight=False)
+    elapsed_s = time.monotonic() - story.began
+    story.out.print(f"[bold]{number}. {text}[/] [dim]({elapsed_s:.0f} s)[/]", highlight=False)
 
 
 def close(home: Home, out: Console) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-PREFIX_CHARACTERS = 3000
+PREFIX_CHARACTERS = 2000
 MAX_TOKENS = 4
 
 
