@@ -21,6 +21,7 @@ from tasks.prefetch.disk import filesystem_id
 from tasks.prefetch.store import Store, hexadecimal, read_json, sync_folder, write_json, write_text
 
 VERSION = 1
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +126,10 @@ def chunk_digests(path: Path) -> tuple[str, ...]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def digest(index: int) -> str:
-        hasher, start = blake3(), index * CHUNK_BYTES
-        for offset in range(start, start + CHUNK_BYTES, 1 << 20):
-            hasher.update(os.pread(fd, 1 << 20, offset))
+        hasher, offset, end = blake3(), index * CHUNK_BYTES, (index + 1) * CHUNK_BYTES
+        while piece := os.pread(fd, min(PIECE_BYTES, end - offset), offset):
+            hasher.update(piece)
+            offset += len(piece)
         return hasher.hexdigest()
 
     try:

@@ -1,4 +1,4 @@
-"""SIGKILL at any point, then again: the tree gets right, is never seen half-made, and nothing proven is fetched twice."""
+"""SIGKILL at any point, then again: the tree is right, never seen half-made, and nothing proven is fetched twice."""
 
 from __future__ import annotations
 
