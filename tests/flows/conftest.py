@@ -12,6 +12,7 @@ from prefect.settings import (
 )
 from prefect.testing.utilities import prefect_test_harness
 
+from tasks.plan import deployments
 from tests.flows.fleet import MB, Fleet
 
 
@@ -28,6 +29,8 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: None)
     """Two nodes, a model of a few MB, and the endpoint."""
     monkeypatch.setenv("WARMPATH_KUBE", f"embedded:{tmp_path / 'cluster'}")
     monkeypatch.delenv("WARMPATH_ROUTER_URL", raising=False)
+    # No client is connected, so old pods need not linger for theirs.
+    monkeypatch.setattr(deployments, "DRAIN_S", 0)
     fleet = Fleet(tmp_path)
     fleet.write_model(config_json=b"{}", a_safetensors=os.urandom(2 * MB), b_safetensors=os.urandom(1 * MB))
     fleet.add_node("node-1")

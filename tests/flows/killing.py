@@ -17,6 +17,7 @@ from typing import Any
 from flows.parameters import RollEndpoint
 from flows.roll_endpoint import roll_endpoint
 from tasks.kube import EmbeddedKube
+from tasks.plan import deployments
 
 WRITES = ("create", "apply", "patch", "delete")
 LOCK = threading.Lock()
@@ -54,6 +55,7 @@ def die_once_after_each_sort(kills: Path) -> None:
 
 
 def main() -> None:
+    deployments.DRAIN_S = 0  # as in the fixture `fleet`
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

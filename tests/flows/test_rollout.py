@@ -31,7 +31,8 @@ def weights_outcome(pod: Object) -> str:
 
 def artifacts(key: str) -> list[Any]:
     with get_client(sync_client=True) as client:
-        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+        by_key = ArtifactFilter(key=ArtifactFilterKey(any_=[key]))
+        return sorted(client.read_artifacts(artifact_filter=by_key), key=lambda artifact: artifact.created)
 
 
 def fills(fleet: Fleet) -> set[str]:
