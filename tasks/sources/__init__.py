@@ -28,15 +28,26 @@ _backoff = wait_random_exponential(multiplier=0.5, max=20)
 
 @task(cache_policy=NO_CACHE, task_run_name="resolve {source.uri}")
 def resolve_source(
-    source: Source, secret_name: str = "", namespace: str = "default", *, token_secret: str = "", token_key: str = ""
+    source: Source,
+    secret_name: str = "",
+    namespace: str = "default",
+    *,
+    token_secret: str = "",
+    token_key: str = "",
+    token_optional: bool = False,
 ) -> Manifest:
     """Pin `source`. Credentials come from Secrets, read here: a parameter would be stored with the run.
 
     token_secret, token_key: the Secret and its key that hold a hub's token, where that has one of its own.
+    token_optional: do without the token when it is not there.
     """
     credentials = read_credentials(secret_name, namespace) if secret_name else {}
     if token_secret:
-        credentials["HF_TOKEN"] = read_token(token_secret, token_key, namespace)
+        try:
+            credentials["HF_TOKEN"] = read_token(token_secret, token_key, namespace)
+        except SourceError:
+            if not token_optional:
+                raise
     return resolve(source, credentials or None)
 
 

@@ -52,7 +52,7 @@ def test_the_task_hands_the_secret_on_without_taking_it_as_a_parameter(monkeypat
     resolve_source.fn(SOURCE, "keys", "models")
     resolve_source.fn(SOURCE)
     assert seen == [{"HF_TOKEN": "hf_planted"}, None]
-    names = {"source", "secret_name", "namespace", "token_secret", "token_key"}
+    names = {"source", "secret_name", "namespace", "token_secret", "token_key", "token_optional"}
     assert set(inspect.signature(resolve_source.fn).parameters) == names
 
 
@@ -64,6 +64,8 @@ def test_a_gated_models_own_token_is_read_from_the_key_it_names(monkeypatch: pyt
     assert seen == [{"HF_TOKEN": "hf_own"}]
     with pytest.raises(SourceError, match="has no key 'absent'"):
         resolve_source.fn(SOURCE, "", "models", token_secret="keys", token_key="absent")
+    resolve_source.fn(SOURCE, "", "models", token_secret="keys", token_key="absent", token_optional=True)
+    assert seen[1:] == [None]
 
 
 def test_the_task_is_never_answered_from_a_cache() -> None:
