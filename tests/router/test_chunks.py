@@ -63,6 +63,11 @@ def test_a_size_that_is_no_plain_hexadecimal_number_is_refused(size: bytes) -> N
         ChunkReader().feed(size + b"\r\nab\r\n0\r\n\r\n")
 
 
+def test_a_chunk_that_goes_on_beyond_its_size_is_refused() -> None:
+    with pytest.raises(Refused):
+        ChunkReader().feed(b"2\r\nabX\r\n0\r\n\r\n")
+
+
 ENDLESS = [b"1;" + b"x" * 5000, b"0\r\n" + b"a: b\r\n" * 2000, b"0\r\n folded\r\n\r\n", b"0\r\nno field\r\n\r\n"]
 
 

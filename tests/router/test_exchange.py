@@ -56,15 +56,28 @@ async def test_body_and_fields_pass_byte_for_byte_and_hop_by_hop_fields_stay(rig
     assert request.fields["host"] == f"127.0.0.1:{engine.port}"
 
 
-async def test_answer_names_the_instance_and_the_reason(rig: Rig) -> None:
-    engine = await rig.engine(
-        "a", answer(b"HTTP/1.1 200 OK\r\nX-Warmpath-Instance: forged\r\ncontent-length: 2\r\n\r\nok")
+async def test_answer_names_the_instance_and_the_reason_and_keeps_hop_by_hop_fields_back(rig: Rig) -> None:
+    fields = (
+        b"X-Warmpath-Instance: forged\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\ncontent-length: 2"
     )
+    engine = await rig.engine("a", answer(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\nok"))
     rig.route(engine)
     response = await rig.ask(rig.post(rig.chat()))
-    assert response.fields["x-warmpath-instance"] == "a"
-    assert response.fields["x-warmpath-reason"] == "only_instance"
     assert response.body == b"ok"
+    assert response.fields == {
+        "content-length": "2",
+        "x-kept": "2",
+        "x-warmpath-instance": "a",
+        "x-warmpath-reason": "only_instance",
+    }
+
+
+async def test_client_that_asks_for_it_is_closed_after_the_answer(rig: Rig) -> None:
+    rig.route(await rig.engine("a"))
+    client = await rig.client()
+    client.send(rig.post(rig.chat(), fields="Connection: Close\r\n"))
+    assert (await client.response()).fields["connection"] == "close"
+    assert await client.is_closed()
 
 
 async def test_first_event_passes_before_the_second_exists(rig: Rig) -> None:
@@ -226,6 +239,7 @@ async def test_engine_that_answers_before_the_upload_ends_is_heard(rig: Rig) -> 
     assert response.fields["connection"] == "close"
     assert await client.is_closed()
     assert rig.in_flight() == {"a": 0}
+    assert rig.proxy.live.current.endpoints["m"].instances[0].idle == [], "half a request still stands on it"
     engine.gate.set()
 
 

@@ -19,7 +19,7 @@ import pytest
 
 Rig = Any
 
-SECRET = "sk-planted-key"  # noqa: S105
+SECRET = "sk-planted-key"
 PROMPT = "planted words of a prompt"
 
 
