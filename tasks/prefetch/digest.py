@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,10 +17,10 @@ from blake3 import blake3
 
 from tasks.plan.types import ModelFile
 from tasks.prefetch.errors import PrefetchError
+from tasks.prefetch.pins import git_oid
 
 CHUNK_BYTES = 16 << 20
 ALGORITHM = "blake3-16m"
-GIT_OID = re.compile(r"oid:([0-9a-f]{40})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +75,11 @@ def ordered_hash(file: ModelFile) -> OrderedHash | None:
     """The hash by which the source names this file: sha256, or git's for the hub's small files; None for neither."""
     if file.digest.startswith("sha256:"):
         return OrderedHash("sha256", file.digest.removeprefix("sha256:"), hashlib.sha256())
-    if oid := GIT_OID.search(file.pin):
+    if oid := git_oid(file):
         # Not for security: git chose it. The commit's address is what we trust here.
         header = b"blob %d\0" % file.size_bytes
-        return OrderedHash("git blob id", oid[1], hashlib.sha1(header, usedforsecurity=False))
+        return OrderedHash("git blob id", oid, hashlib.sha1(header, usedforsecurity=False))
     return None
-
-
-def trust(file: ModelFile) -> str:
-    """What a file's bytes are held against."""
-    if ordered_hash(file):
-        return "source-hash"
-    return "source-crc" if file.crc64nvme else "version-bound"
 
 
 def file_digest(file: ModelFile, chunks: Sequence[Chunk], ordered: OrderedHash | None) -> str:

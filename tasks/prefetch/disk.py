@@ -78,8 +78,7 @@ def unmounted(root: Path, host_path: str) -> bool:
         begins, point = _unescape(fields[3]), _unescape(fields[4])
         if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(mount_point):
             inside, mount_point = begins, point
-    below = os.path.relpath(real, mount_point or "/")
-    return os.path.normpath(os.path.join(inside, below)) == os.path.normpath(host_path)
+    return Path(inside) / Path(real).relative_to(mount_point or "/") == Path(host_path)
 
 
 def _unescape(field: str) -> str:

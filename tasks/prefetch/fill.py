@@ -13,8 +13,8 @@ from tasks.prefetch.digest import Chunk, chunk_count, tree_hash
 from tasks.prefetch.disk import filesystem_id, observe_disk
 from tasks.prefetch.download import Download, proven_bytes
 from tasks.prefetch.errors import PrefetchError, disk_errors
+from tasks.prefetch.pins import git_oid, pins_of
 from tasks.prefetch.progress import EVERY_S, Progress, log
-from tasks.prefetch.s3 import pins_of
 from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store, sync_folder
 from tasks.prefetch.trees import FileProof, chunk_digests, discard_faulty, fault, read_tree, touched, write_tree
@@ -200,8 +200,8 @@ def content_key(source: Source, file: ModelFile) -> str:
         return file.digest
     pins, where = pins_of(file), f"{source.endpoint_url} {source.uri}"
     match source.kind:
-        case SourceKind.HUGGINGFACE if pins.get("oid"):
-            return f"git:{pins['oid']}"
+        case SourceKind.HUGGINGFACE if git_oid(file):
+            return f"git:{git_oid(file)}"
         case SourceKind.S3:
             bucket = source.uri.removeprefix("s3://").partition("/")[0]
             # With a checksum beside it, a new version with the old ETag is a second upload of the same bytes.

@@ -77,8 +77,9 @@ class Connection:
         self.idle = False
         lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         self.sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+        early = memoryview(b"")
         while True:
-            head, early = self._head()
+            head, early = self._head(early)
             status, found = _parse(head, self.where)
             if status >= 200:
                 break
@@ -123,9 +124,9 @@ class Connection:
             raise Hiccup("Network", f"{self.where} closed the connection in the middle of an answer")
         return got
 
-    def _head(self) -> tuple[bytes, memoryview]:
-        """(head of an answer, what came behind it)."""
-        head = bytearray()
+    def _head(self, early: memoryview) -> tuple[bytes, memoryview]:
+        """(head of an answer, what came behind it). early: what came already."""
+        head = bytearray(early)
         while (end := head.find(b"\r\n\r\n")) < 0:
             if len(head) > HEAD_BYTES:
                 raise Hiccup("Network", f"{self.where} answered with a head of more than {HEAD_BYTES} bytes")

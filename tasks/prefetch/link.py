@@ -5,20 +5,13 @@ It writes nothing into the store, which is mounted read-only in an engine's pod,
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.plan.types import Manifest, ModelFile
-from tasks.prefetch.download import Download
+from tasks.plan.types import Manifest
 from tasks.prefetch.errors import PrefetchError, disk_errors
 from tasks.prefetch.progress import Progress
-from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store
 from tasks.prefetch.trees import Tree, read_tree, touched
-
-# Hidden: engines look for weights by their names.
-SCRATCH = ".warmpath"
 
 
 def link(
@@ -35,9 +28,10 @@ def link(
             return "hit", progress
         if not scratch_ok:
             raise PrefetchError("NotFound", f"{store.root} has no proven copy of {manifest.digest}; fill this node.")
-        with Download(manifest, into / SCRATCH, _Directory(into), progress, connections).opened() as download:
-            download.preallocate()
-            download.run()
+        # Imported here: a warm start needs none of it, and should not wait for it.
+        from tasks.prefetch.scratch import download_into
+
+        download_into(into, manifest, progress, connections)
     return "source", progress
 
 
@@ -59,22 +53,3 @@ def _link(target: Path, path: Path) -> None:
     new.unlink(missing_ok=True)
     new.symlink_to(target.absolute())
     new.replace(path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Directory:
-    """The engine's own directory as the place of a download."""
-
-    into: Path
-
-    def kept(self, file: ModelFile) -> Path | None:
-        path = self.into / file.path
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if not path.is_symlink() and path.stat().st_size == file.size_bytes:
-                return path
-        return None
-
-    def keep(self, part: Part, _digest: str, /) -> None:
-        path = self.into / part.file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.path.replace(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tasks.plan.manifest import InvalidManifest, manifest_from_json
 from tasks.plan.types import Manifest
-from tasks.prefetch.digest import trust
 from tasks.prefetch.errors import PrefetchError
+from tasks.prefetch.pins import trust
 from tasks.prefetch.progress import Progress
 from tasks.prefetch.report import Report
 

@@ -14,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from tasks.plan.types import Manifest, ModelFile, SourceKind
 from tasks.prefetch.errors import Hiccup, PrefetchError
 from tasks.prefetch.http import Connections, Headers, Response
+from tasks.prefetch.pins import pins_of
 from tasks.prefetch.refusals import hub_refusal
 from tasks.prefetch.s3 import S3Addresses, s3_client
 
@@ -98,8 +99,7 @@ class HubAddresses:
         return hub_refusal(f"{file.path} of {self.model} at {self.endpoint}", response, has_token=bool(self.token))
 
     def _commit(self, file: ModelFile) -> str:
-        pins = dict(part.partition(":")[::2] for part in file.pin.split(";"))
-        return pins.get("commit", self.revision)
+        return pins_of(file).get("commit", self.revision)
 
 
 @dataclass(frozen=True, slots=True)

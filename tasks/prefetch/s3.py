@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tasks.plan.types import ModelFile, Source
 from tasks.prefetch.errors import PrefetchError
 from tasks.prefetch.http import Headers, Response
+from tasks.prefetch.pins import pins_of
 from tasks.prefetch.refusals import s3_refusal
 
 if TYPE_CHECKING:
@@ -100,8 +101,3 @@ class S3Addresses:
                 "AuthFailed",
                 f"The credentials for {self._source.uri} cannot be used ({type(error).__name__}); renew them.",
             ) from error
-
-
-def pins_of(file: ModelFile) -> dict[str, str]:
-    """`version:<id>;etag:<etag>` by name."""
-    return dict(part.partition(":")[::2] for part in file.pin.split(";"))

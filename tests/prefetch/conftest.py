@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import boto3
 import pytest
 from awscrt import checksums
 
@@ -22,6 +25,7 @@ from tasks.plan.types import Manifest, ModelFile, Source, SourceKind
 from tasks.prefetch import digest, download, http, transfer
 from tasks.prefetch.__main__ import main
 
+Session = boto3.Session
 COMMIT = "c0ffee" + "0" * 34
 SMALL_CHUNK_BYTES = 64 << 10
 
@@ -180,6 +184,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
     monkeypatch.setenv("HF_TOKEN", "planted-token")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    # No test cuts the power, and the disks of test machines are slow.
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    # Reading what botocore knows of S3 takes longer than most of these tests.
+    monkeypatch.setattr(boto3, "Session", session)
+
+
+@cache
+def known_session() -> boto3.Session:
+    return Session()
+
+
+def session(**arguments: str | None) -> boto3.Session:
+    usual = os.environ.get("AWS_ACCESS_KEY_ID") and not any(arguments.values())
+    return known_session() if usual else Session(**arguments)
 
 
 def hub_manifest(origin: Origin) -> Manifest:

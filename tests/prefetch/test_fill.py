@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,22 @@ def test_files_are_plain_read_only_hard_links_that_any_pod_may_read(node, s3):
         assert stat.S_IMODE(found.st_mode) == 0o444
         assert found.st_nlink == 2
     assert stat.S_IMODE((node.tree(s3) / "nested").stat().st_mode) == 0o755
+
+
+def test_everything_is_on_the_disk_before_a_revision_gets_its_name(node, hub, monkeypatch):
+    """A power cut leaves a whole revision or none."""
+    steps = []
+    monkeypatch.setattr(os, "fsync", lambda fd: steps.append(Path(f"/proc/self/fd/{fd}").readlink()))
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda one, other: (steps.append((one, other)), rename(one, other))[1])
+    node.fill(hub)
+    tree = node.tree(hub).parent
+    published = next(i for i, step in enumerate(steps) if isinstance(step, tuple) and step[1] == tree)
+    partial = steps[published][0].parent
+    before = {step for step in steps[:published] if isinstance(step, Path)}
+    assert {partial / "parts" / str(index) for index in range(len(hub.files))} <= before
+    assert {partial / "tree", partial / "tree" / "files", partial / "tree" / "files" / "nested"} <= before
+    assert tree.parent in steps[published:]
 
 
 def test_a_second_fill_fetches_nothing_and_asks_the_source_nothing(node, origin, s3):

@@ -184,23 +184,23 @@ def tree_name(manifest):
     return manifest.digest.removeprefix("sha256:")
 
 
-def test_chunks_of_an_earlier_boot_are_hashed_before_they_are_trusted(node, origin, s3, read, tmp_path, mortal):
+def test_chunks_of_an_earlier_boot_are_hashed_before_they_are_trusted(node, origin, hub, read, tmp_path, mortal):
     """A machine that lost power may have kept the journal and lost the bytes."""
-    (tmp_path / "manifest.json").write_text(manifest_to_json(s3))
+    (tmp_path / "manifest.json").write_text(manifest_to_json(hub))
     arguments = ("--manifest", tmp_path / "manifest.json", "--connections", 1)
-    origin.bytes_per_s = 1e6
-    assert mortal.run("fill", *arguments, after_s=0.5) is None
-    folder = Store(node.root).partial(s3.digest)
+    origin.faults["a.safetensors"] = ["", "stall"]
+    assert mortal.run("fill", *arguments, after_s=1.0) is None
+    folder = Store(node.root).partial(hub.digest)
     journal = folder / "journal"
     head, rest = journal.read_text().split("\n", 1)
     journal.write_text(json.dumps({**json.loads(head), "boot_id": "another"}) + "\n" + rest)
-    kept = proven(node, s3)
+    kept = proven(node, hub)
     lost = next((path, at) for path, at in sorted(kept) if path == "a.safetensors")
-    index = next(i for i, file in enumerate(s3.files) if file.path == lost[0])
+    index = next(i for i, file in enumerate(hub.files) if file.path == lost[0])
     with (folder / "parts" / str(index)).open("r+b") as part:
         part.seek(lost[1])
-        part.write(bytes(chunk_size(s3.files[index].size_bytes, 0)))
-    since, origin.bytes_per_s = len(origin.asked), 0
+        part.write(bytes(chunk_size(hub.files[index].size_bytes, 0)))
+    since = len(origin.asked)
     assert mortal.run("fill", *arguments) == 0
-    assert read(node.tree(s3)) == origin.files
+    assert read(node.tree(hub)) == origin.files
     check_not_asked(origin, kept - {lost}, since)
