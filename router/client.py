@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from router.chunks import ChunkReader
 from router.exchange import Exchange
-from router.http import MAX_HEAD_BYTES, Refused, RequestHead, parse_request_head
+from router.http import MAX_HEAD_BYTES, Recent, Refused, RequestHead, parse_request_head
 from router.paths import NOT_FORWARDED, Api, Target, read_request_line
 from router.replies import Failure, Reply, error_reply
 
@@ -54,6 +54,7 @@ class Client(asyncio.Protocol):
         self.proxy = proxy
         self._answer = answer
         self._forwards = forwards
+        self._recent = Recent(parse_request_head)
         self._body: list[bytes] = []
         self._since = monotonic()  # of what is waited for now
 
@@ -95,7 +96,7 @@ class Client(asyncio.Protocol):
             self._buffer = data
             return
         self._buffer = b""
-        head = self._head = parse_request_head(data[:end])
+        head = self._head = self._recent.read(data[:end])
         self.keep_alive = head.keep_alive
         self._body, self._body_bytes = [], 0
         target = self._target = read_request_line(head.line)

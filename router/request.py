@@ -65,7 +65,7 @@ def prefix_key(document: Document | None, body: bytes, *, prefix_length: int, hi
     text = canonical_prompt(document, prefix_length) if document else ""
     if document is None or not (text or _has_prompt(document)):
         return xxh3_64_digest(hint.encode() + b"\0" + body[:prefix_length], seed)
-    scope = f"{document.get('model', '')}\0{hint}"
+    scope = f"{model_of(document)}\0{hint}"
     for field in SCOPE_FIELDS:
         if field in document:
             scope += f"\0{field}={_digest(document[field])}"
@@ -78,34 +78,41 @@ def _has_prompt(document: Document) -> bool:
 
 def canonical_prompt(document: Document, limit: int) -> str:
     """The first `limit` characters of the prompt, "" when there is none."""
-    systems = [_content(document[field]) for field in SYSTEM_FIELDS if field in document]
-    parts = [text + END_OF_TEXT + "system" + END_OF_MESSAGE for text in systems]
-    length = sum(map(len, parts))
+    parts: list[str] = []
+    for field in SYSTEM_FIELDS:
+        if field in document:
+            parts += (_content(document[field]), END_OF_TEXT, "system", END_OF_MESSAGE)
+    room = limit - sum(map(len, parts)) if parts else limit
     for field in PROMPT_FIELDS:
-        value = document.get(field)
+        if field not in document:
+            continue
+        value = document[field]
         if isinstance(value, str):
             parts.append(value)
         elif isinstance(value, list):
+            if value and isinstance(value[0], int):
+                value = [_canonical(value[:limit])]  # a prompt given as tokens
             for item in value:
-                if length >= limit:
+                if room <= 0:
                     break
-                text = _message(item)
-                length += len(text)
+                text = _message(item, room)
+                room -= len(text)
                 parts.append(text)
     return "".join(parts)[:limit]
 
 
-def _message(item: object) -> str:
+def _message(item: object, room: int) -> str:
     """Text first, role last: a prompt cut within a text is then a true beginning of the whole."""
-    if isinstance(item, str):
-        return item + END_OF_MESSAGE
-    if not isinstance(item, dict) or "content" not in item:
-        return _canonical(item) + END_OF_MESSAGE
-    content = item["content"]
-    text = content if isinstance(content, str) else _content(content)
-    if "tool_calls" in item:
-        text += _canonical(item["tool_calls"])
-    return f"{text}{END_OF_TEXT}{item.get('role', '')}{END_OF_MESSAGE}"
+    if isinstance(item, dict) and "content" in item:
+        content = item["content"]
+        text = content if isinstance(content, str) else _content(content)
+        if len(text) >= room:
+            return text[:room]
+        if "tool_calls" in item:
+            text += _canonical(item["tool_calls"])
+        role = item.get("role")
+        return f"{text}{END_OF_TEXT}{role if isinstance(role, str) else ''}{END_OF_MESSAGE}"
+    return (item if isinstance(item, str) else _canonical(item)) + END_OF_MESSAGE
 
 
 def _content(content: object) -> str:
@@ -126,7 +133,10 @@ def _digest(value: object) -> str:
 
 def _canonical(value: object) -> str:
     """JSON with sorted keys and without ids."""
-    return orjson.dumps(_without_ids(value), option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        return orjson.dumps(_without_ids(value), option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return ""  # a number beyond 64 bits: nothing an engine would take
 
 
 def _without_ids(value: object) -> object:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from router.chunks import ChunkReader
-from router.http import MAX_HEAD_BYTES, Refused, ResponseHead, parse_response_head
+from router.http import MAX_HEAD_BYTES, Recent, Refused, ResponseHead, parse_response_head
 from router.instances import Instance
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Upstream(asyncio.Protocol):
         "_head",
         "_is_paused",
         "_left",
+        "_recent",
         "_surplus",
         "exchange",
         "idle_since",
@@ -52,6 +53,7 @@ class Upstream(asyncio.Protocol):
         self._head: ResponseHead | None = None
         self._chunks: ChunkReader | None = None
         self._left = UNTIL_CLOSE  # bytes of the body to come, where a length was given
+        self._recent = Recent(parse_response_head)
         self._buffer = b""
         self._surplus = self._is_paused = False
 
@@ -101,7 +103,7 @@ class Upstream(asyncio.Protocol):
             self._buffer = data
             return
         self._buffer = b""
-        head = parse_response_head(data[:end])
+        head = self._recent.read(data[:end])
         data = data[end:]
         if head.status < 200:
             if head.status == 101:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.request import canonical_prompt, model_of, prefix_key, read_document
@@ -134,7 +134,7 @@ def test_ids_in_tool_calls_and_results_are_passed_over() -> None:
     [
         ({"prompt": "Once"}, "Once"),
         ({"prompt": ["Once", "Twice"]}, "Once\x1eTwice\x1e"),
-        ({"prompt": [1, 2, 3]}, "1\x1e2\x1e3\x1e"),
+        ({"prompt": [1, 2, 3]}, "[1,2,3]\x1e"),
         ({"input": "Hello"}, "Hello"),
         ({"inputs": "Hello"}, "Hello"),
         (
@@ -159,7 +159,19 @@ def test_a_body_without_a_prompt_counts_by_its_first_bytes(body: bytes) -> None:
     assert key(b"x" + body) != key(b"y" + body)
 
 
-@given(st.binary(max_size=60) | documents.map(lambda document: json.dumps(document).encode()[:60]))
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+fields = st.sampled_from(["model", "messages", "prompt", "input", "system", "tools", "role", "content", "cache_salt"])
+odd_documents = st.dictionaries(fields, anything | st.lists(st.dictionaries(fields, anything, max_size=3), max_size=2))
+
+
+@given(st.binary(max_size=60) | odd_documents.map(lambda document: json.dumps(document).encode()))
+@example(b'{"model": %b, "messages": [{"role": %b, "content": %b}], "tools": [%b]}' % ((b"9" * 5000,) * 4))
+@example(b'{"tools": ' + b"[" * 5000 + b"]" * 5000 + b', "prompt": "x"}')
+@example(b'{"prompt": "x", "tools": ' + b"[" * 190 + b"]" * 190 + b"}")
 def test_no_body_breaks_the_reading(body: bytes) -> None:
     for cut in (False, True):
         document = read_document(body, cut=cut)
