@@ -25,6 +25,21 @@ STORE = "opt/dlami/nvme/warmpath"
 MB = 1_000_000
 
 
+# Starts in a tenth of the time of an engine that can answer prompts.
+ENGINE = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer((sys.argv[1], 8000), Handler).serve_forever()
+"""
+SIMULATED = {
+    "command": ["python", "-m", "infra.local.engines.simulated"],
+    "args": ["--model-dir", "/opt/ml/model", "--host", "$(POD_IP)", "--port", "8000"],
+}
+
+
 class Fleet:
     """An embedded cluster with its runner, a model on a mounted path, and an endpoint `chat` that names it."""
 
@@ -67,7 +82,6 @@ class Fleet:
 
     def apply(self, **spec: Any) -> Object:
         """Record the endpoint `chat`; `spec` replaces top-level fields."""
-        arguments = ["--model-dir", "/opt/ml/model", "--host", "$(POD_IP)", "--port", "8000"]
         body = {
             "apiVersion": "warmpath.dev/v1alpha1",
             "kind": "InferenceEndpointConfig",
@@ -84,9 +98,9 @@ class Fleet:
                 "modelCacheConfig": {"weightsCache": {"enabled": True}},
                 "cachePolicy": {"source": {"mountedPath": str(self.model.parent)}},
                 "worker": {
-                    "image": "simulated",
-                    "command": ["python", "-m", "infra.local.engines.simulated"],
-                    "args": arguments,
+                    "image": "engine",
+                    "command": ["python", "-S", "-c", ENGINE],
+                    "args": ["$(POD_IP)"],
                     "modelInvocationPort": {"containerPort": 8000},
                     "modelVolumeMount": {"name": "model"},
                     "resources": {},

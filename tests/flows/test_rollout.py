@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from infra.local.cluster.logs import node_directory
 from tasks import nodes
 from tasks.kube import Object
-from tests.flows.fleet import MB, STORE, Fleet
+from tests.flows.fleet import MB, SIMULATED, STORE, Fleet
 
 pytestmark = pytest.mark.prefect
 
@@ -40,6 +40,7 @@ def fills(fleet: Fleet) -> set[str]:
 
 
 def test_a_rollout_makes_every_node_warm_and_the_endpoint_serves(fleet: Fleet) -> None:
+    fleet.apply(worker={**fleet.endpoint()["spec"]["worker"], **SIMULATED})
     state = fleet.roll()
     assert (state.name, state.is_completed()) == ("Completed", True), state.message
 
