@@ -45,8 +45,14 @@ def prepare(rollout: RollEndpoint) -> Prepared:
 
 def plan_for(endpoint: Endpoint, replicas: int | None = None, nodes_per_task: int = NODES_PER_TASK) -> Prepared:
     """The plan for an endpoint as it is given, which may not be in the cluster yet. replicas: None takes its own."""
-    token = {"token_secret": endpoint.token_secret, "token_key": endpoint.token_key}
-    manifest = resolve_source(endpoint.source, endpoint.credentials_secret, endpoint.namespace, **token)
+    manifest = resolve_source(
+        endpoint.source,
+        endpoint.credentials_secret,
+        endpoint.namespace,
+        token_secret=endpoint.token_secret,
+        token_key=endpoint.token_key,
+        token_optional=endpoint.token_optional,
+    )
     caches = observe_caches(endpoint.name, endpoint.namespace)
     fleet = observe_fleet(endpoint, nodes_per_task)
     plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)

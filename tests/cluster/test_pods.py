@@ -22,7 +22,7 @@ from tasks.kube import EmbeddedKube, NotFound, Object
 from tests.cluster.conftest import EmbeddedCluster
 
 NAMESPACE = "default"
-SECRET = "hf_planted_secret"  # noqa: S105
+SECRET = "hf_planted_secret"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from infra.local import hub
 
 pytestmark = pytest.mark.local
 MODEL = "acme/tiny"
-TOKEN = "hf_let_in"  # noqa: S105 - opens nothing but the local hub
+TOKEN = "hf_let_in"
 
 
 @pytest.fixture(scope="module")

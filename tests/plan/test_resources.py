@@ -59,7 +59,7 @@ def test_the_s3_example_parses_to_what_it_says(endpoint: Endpoints) -> None:
     assert (found.source.kind, found.source.uri) == (SourceKind.S3, "s3://models/tiny-llama/")
     assert (found.source.region, found.source.addressing_style) == ("us-east-1", "path")
     assert found.source.formats is Formats.SAFE
-    assert found.credentials_secret == "model-source"  # noqa: S105 - the name of a Secret
+    assert found.credentials_secret == "model-source"
     assert (found.weights_cache, found.host_path) == (True, "/opt/dlami/nvme")
     assert (found.placement, found.retention) == (Placement.PREFERRED, Retention.DELETE)
     assert (found.gate.mode, found.gate.on_deadline) == (GateMode.ALL, OnDeadline.OPEN_WITH_FALLBACK)
