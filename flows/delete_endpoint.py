@@ -9,7 +9,7 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.parameters import DeleteEndpoint
-from flows.progress import show_table
+from flows.progress import show_table, tag_run
 from flows.remove_caches import remove_caches
 from tasks.caches import observe_caches
 from tasks.endpoints import delete_endpoint_object, hold_endpoint, mark_endpoint, observe_endpoint, telling_failures
@@ -29,6 +29,7 @@ from tasks.stop import stop_tasks_on_exit
 def delete_endpoint(deletion: DeleteEndpoint) -> State[Any]:
     """Delete an endpoint and what only it uses; a dry run tells what that would be."""
     name, namespace = deletion.endpoint, deletion.namespace
+    tag_run(f"endpoint:{deletion.namespace}/{deletion.endpoint}")
     if deletion.dry_run:
         return planned(deletion)
     with (

@@ -8,8 +8,16 @@ from typing import Any, cast
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
 
 WRITE_EVERY_S = 2.0
+
+
+def tag_run(*tags: str) -> None:
+    """Tag the flow run, so that the UI finds all runs of an endpoint."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), tags={*flow_run.tags, *tags})
 
 
 class Progress:

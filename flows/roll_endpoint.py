@@ -17,7 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.parameters import RollEndpoint
 from flows.preparing import Prepared, prepare
-from flows.progress import Progress, show_table
+from flows.progress import Progress, show_table, tag_run
 from flows.remove_caches import remove_caches
 from flows.warming import Warming, warm
 from tasks.caches import observe_caches, write_manifest
@@ -58,6 +58,7 @@ class Outcome:
 )
 def roll_endpoint(rollout: RollEndpoint) -> State[Any]:
     """Warm the target nodes, move the endpoint to them, and remove caches that nothing uses any more."""
+    tag_run(f"endpoint:{rollout.namespace}/{rollout.endpoint}")
     if rollout.dry_run:
         return planned(prepare(rollout).plan)
     name, namespace = rollout.endpoint, rollout.namespace
@@ -188,6 +189,7 @@ def clean_up(prepared: Prepared, nodes_per_task: int, outcome: Outcome) -> None:
     retention = plan_retention(caches.own, wanted=wanted, in_use=in_use)
     left = [*caches.others, *(cache for cache in caches.own if cache not in retention.delete)]
     kept = remove_caches(endpoint, retention.delete, left, nodes_per_task)
+    outcome.degraded += [f"cache {name} is still read by a pod; the next rollout removes it" for name in in_use]
     outcome.removed = tuple(cache.name for cache in retention.delete if cache.name not in kept)
     outcome.degraded += [f"cache {name} could not be removed ({why})" for name, why in kept.items()]
 

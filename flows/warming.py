@@ -20,8 +20,8 @@ from tasks.plan.retention import Cache
 from tasks.stop import Stop
 from tasks.stores import Filled, fill_nodes
 
-# A fleet's progress reaches the API at most this often: NodeCaches written per second.
-WRITES_PER_S = 20.0
+# How often a whole fleet may read a log and write a NodeCache: all runs share one API.
+LOOKS_PER_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ def warm(prepared: Prepared, nodes_per_task: int, stop: Stop, show: Callable[[fl
 
 def start_fills(prepared: Prepared, cache: Cache, nodes_per_task: int) -> tuple[PrefectFuture[list[Filled]], ...]:
     nodes = sorted(admission.node for admission in prepared.plan.fill)
-    look_every_s = max(1.0, len(nodes) / WRITES_PER_S)
+    look_s = max(1.0, len(nodes) / LOOKS_PER_S)
     shards = shard(nodes, nodes_per_task)
     if not shards:
         return ()
-    fixed = (prepared.endpoint, cache.name, cache.digest, look_every_s)
+    fixed = (prepared.endpoint, cache.name, cache.digest, look_s)
     return tuple(fill_nodes.map(shards, *map(unmapped, fixed)))
 
 

@@ -59,7 +59,7 @@ def get_endpoint(name: str, namespace: str) -> Object:
 def hold_endpoint(name: str, namespace: str, stop: Stop) -> Iterator[None]:
     """Be the only run that touches this endpoint; when that cannot be kept up, the run is stopped."""
     log = get_run_logger()
-    holder = f"{leases.process_identity()}/{flow_run.name}"
+    holder = f"{leases.process_identity()}/{flow_run.id}"
     claim = Claim(f"warmpath-endpoint-{name}", namespace, holder, get_endpoint(name, namespace))
     with leases.hold(connect(), claim, wait_s=LOCK_WAIT_S, say=log.info, lost=stop.request):
         yield

@@ -34,17 +34,20 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """poll_s: time between looks; stall_s: time without any sign of progress after which a Job is given up."""
+    """poll_s: time between looks at all pods; look_s: at the log of each; stall_s: when a Job is given up as stuck."""
 
     poll_s: float = 0.25
+    look_s: float = 1.0
     stall_s: float = 180.0
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A Job in progress, and when it last showed a sign of life."""
+    """A Job in progress, what its log said last, and when it last showed a sign of life."""
 
     job: Object
+    progress: Object = field(default_factory=dict)
+    looked_at: float = 0.0
     sign: str = ""
     sign_at: float = field(default_factory=time.monotonic)
 
@@ -117,14 +120,17 @@ def _end(
     phase = pod["status"].get("phase", "Pending") if pod else "Absent"
     if pod and phase == "Succeeded":
         return JobEnd(node, ok=True, report=_report(kube, pod))
-    progress = _progress(kube, pod) if pod and phase == "Running" else {}
-    if progress and look:
-        look(node, progress)
+    if pod and phase == "Running" and time.monotonic() - followed.looked_at >= pace.look_s:
+        followed.looked_at = time.monotonic()
+        followed.progress = _last_line(kube, pod, "progress")
+        if followed.progress and look:
+            look(node, followed.progress)
     if phase in ("Absent", "Failed"):
         failed = _failure(kube, node, followed.job, pod)
         if failed:
             return failed
-    sign = f"{pod['metadata']['uid'] if pod else ''} {phase} {progress.get('done_bytes')} {progress.get('files_done')}"
+    done = [followed.progress.get(key) for key in ("done_bytes", "files_done")]
+    sign = f"{pod['metadata']['uid'] if pod else ''} {phase} {done}"
     if followed.stalled_s(sign) > pace.stall_s:
         _delete(kube, followed.job)
         return JobEnd(node, ok=False, reason="Stalled", message=_why_stalled(node, phase, pod, pace.stall_s))
@@ -175,10 +181,6 @@ def _report(kube: Kube, pod: Object) -> Object:
         if isinstance(report, dict):
             return report
     return _last_line(kube, pod, "report")
-
-
-def _progress(kube: Kube, pod: Object) -> Object:
-    return _last_line(kube, pod, "progress")
 
 
 def _last_line(kube: Kube, pod: Object, event: str) -> Object:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -54,7 +53,7 @@ def audit_nodes(nodes: list[str], endpoint: Endpoint) -> dict[str, str]:
     found = existing(kube, nodes)
     bodies = {name: audit_job(endpoint, node) for name, node in found.items()}
     unasked = {}
-    for end in run(kube, bodies):
+    for end in jobs.run(kube, bodies, PACE):
         if end.ok:
             node_caches.record_audit(kube, found[end.node], endpoint.host_path, end.report)
             withdraw_unproven(kube, found[end.node], endpoint.host_path, end.report)
@@ -65,18 +64,19 @@ def audit_nodes(nodes: list[str], endpoint: Endpoint) -> dict[str, str]:
 
 
 @task(task_run_name=shard_run_name("fill"), cache_policy=NO_CACHE, **RETRY)
-def fill_nodes(nodes: list[str], endpoint: Endpoint, cache: str, digest: str, look_every_s: float) -> list[Filled]:
+def fill_nodes(nodes: list[str], endpoint: Endpoint, cache: str, digest: str, look_s: float) -> list[Filled]:
     """Put a revision on each of these nodes, a Job per node; label each as soon as its copy is proven."""
     kube, log = connect(), get_run_logger()
     uid = kube.get("ModelDataCacheConfig", cache, endpoint.namespace)["metadata"]["uid"]
     found = existing(kube, nodes)
     bodies = {name: fill_job(endpoint, cache, digest, node) for name, node in found.items()}
-    teller = Teller(kube, found, digest, endpoint.host_path, look_every_s)
+    teller = Teller(kube, found, digest, endpoint.host_path)
     for name in found:
         teller.tell(name, "Downloading", {})
     gone = [name for name in nodes if name not in found]
     filled = [Filled(name, ok=False, reason="NodeGone", message=f"{name} left the cluster") for name in gone]
-    for end in run(kube, bodies, teller.look):
+    pace = replace(PACE, poll_s=max(PACE.poll_s, look_s / 8), look_s=look_s)
+    for end in jobs.run(kube, bodies, pace, teller.look):
         told = {**end.report, "reason": end.reason, "message": end.message}
         teller.tell(end.node, "Ready" if end.ok else "Failed", told)
         if end.ok:
@@ -102,21 +102,18 @@ def as_filled(end: JobEnd) -> Filled:
 
 
 class Teller:
-    """Writes the progress of fills into NodeCaches, at most every `every_s` per node: a fleet shares one API."""
+    """Writes how fills go into NodeCaches."""
 
-    def __init__(self, kube: Kube, nodes: Mapping[str, Object], digest: str, host_path: str, every_s: float) -> None:
+    def __init__(self, kube: Kube, nodes: Mapping[str, Object], digest: str, host_path: str) -> None:
         self._kube, self._nodes, self._digest, self._host_path = kube, nodes, digest, host_path
-        self._every_s, self._told_at = every_s, dict.fromkeys(nodes, 0.0)
 
     def look(self, node: str, progress: Object) -> None:
-        if time.monotonic() - self._told_at[node] >= self._every_s:
-            self.tell(node, "Downloading", progress)
+        self.tell(node, "Downloading", progress)
 
     def tell(self, node: str, state: str, told: Mapping[str, object]) -> None:
         told_entry = entry(self._digest, self._host_path, state, told)
         report = told if state != "Downloading" else None
         node_caches.record_entry(self._kube, self._nodes[node], told_entry, report)
-        self._told_at[node] = time.monotonic()
 
 
 @task(task_run_name=shard_run_name("clear"), cache_policy=NO_CACHE, **RETRY)
@@ -125,17 +122,13 @@ def clear_nodes(nodes: list[str], endpoint: Endpoint, digest: str) -> dict[str, 
     kube, log = connect(), get_run_logger()
     found = existing(kube, nodes)
     kept = {}
-    for end in run(kube, {name: evict_job(endpoint, digest, node) for name, node in found.items()}):
+    for end in jobs.run(kube, {name: evict_job(endpoint, digest, node) for name, node in found.items()}, PACE):
         if end.ok:
             node_caches.drop_entry(kube, found[end.node], digest, endpoint.host_path, end.report)
         else:
             log.warning("cannot clear %s: %s", end.node, end.message)
             kept[end.node] = f"{end.reason}: {end.message}"
     return kept
-
-
-def run(kube: Kube, bodies: Mapping[str, Object], look: jobs.Look | None = None) -> Iterator[JobEnd]:
-    return jobs.run(kube, bodies, PACE, look)
 
 
 def withdraw_unproven(kube: Kube, node: Object, host_path: str, report: Mapping[str, object]) -> None:

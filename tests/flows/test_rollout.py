@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
+import threading
 from typing import Any
 
 import pytest
+from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from infra.local.cluster.logs import node_directory
-from tasks import nodes
+from tasks import leases, nodes
 from tasks.kube import Object
 from tests.flows.fleet import MB, SIMULATED, STORE, Fleet
 
@@ -65,12 +68,15 @@ def test_a_rollout_makes_every_node_warm_and_the_endpoint_serves(fleet: Fleet) -
 
 
 def test_the_run_shows_its_plan_its_progress_and_its_end(fleet: Fleet) -> None:
-    fleet.roll()
+    state = fleet.roll()
     plan, summary = artifacts("plan-chat")[-1], artifacts("summary-chat")[-1]
     assert '"node-1"' in str(plan.data)
     assert "Fill 2 nodes" in plan.description
     assert "2 of 2 nodes are warm" in summary.description
     assert artifacts("rollout-chat")[-1].data == 100.0
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(state.state_details.flow_run_id)
+    assert (run.name, run.tags) == ("roll default/chat", ["endpoint:default/chat"])
 
 
 def test_an_update_fetches_only_the_file_that_changed_and_deletes_the_old_cache(fleet: Fleet) -> None:
@@ -152,3 +158,19 @@ def test_a_fleet_is_split_into_shards(fleet: Fleet) -> None:
     assert fleet.roll(nodes_per_task=1).name == "Completed"
     (cache,) = fleet.caches()
     assert fleet.labelled(cache) == ["node-1", "node-2"]
+
+
+def test_two_runs_of_one_endpoint_go_one_after_the_other(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(leases, "POLL_S", 0.1)
+    states: list[State[Any]] = []
+    threads = [threading.Thread(target=lambda: states.append(fleet.roll())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [state.name for state in states] == ["Completed", "Completed"]
+    assert caplog.text.count("waiting for it to end") == 1
+    assert fleet.status()["rollout"]["fetchedBytes"] == 0, "the second run found nothing to do"

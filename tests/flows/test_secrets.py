@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,12 +128,14 @@ def check_unseen(secrets: dict[str, str], texts: dict[str, str]) -> None:
 def test_keys_open_the_source_and_are_seen_nowhere(
     fleet: Fleet, keys: dict[str, str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     with Watch(fleet) as watch:
         state = fleet.roll()
     assert state.name == "Completed", state.message
     (tree,) = fleet.trees("node-1").values()
     assert tree == {path.removeprefix("models/tiny/"): content for path, content in MODEL.items()}
     texts = watch.texts(state, "".join(capfd.readouterr()) + caplog.text)
+    assert "2 of 2 nodes are warm" in texts["printed"]
     assert "tasks.prefetch" in texts["command lines"]
     assert "a.safetensors" in texts["resources"]
     assert '"event"' in texts["logs of pods and of the cluster"]
@@ -145,6 +148,7 @@ def test_wrong_keys_are_told_without_showing_them(
 ) -> None:
     wrong = {**keys, "AWS_SECRET_ACCESS_KEY": "plantedKeyThatOpensNothing"}
     put_secret(fleet, wrong)
+    caplog.set_level(logging.DEBUG)
     with Watch(fleet) as watch:
         state = fleet.roll()
     assert state.is_failed()
