@@ -70,3 +70,10 @@ def any_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def shipped(name: str) -> Path:
+    """A file that comes with Warmpath: beside the packages in a checkout, inside them in a wheel."""
+    infra = Path(__file__).parents[1]
+    inside = infra / name
+    return inside if inside.exists() else infra.parent / name

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -45,16 +44,20 @@ def start(home: Home, service: Service) -> bool:
         return False
     log = home.log(service.name)
     log.parent.mkdir(exist_ok=True)
-    with log.open("ab") as out:
-        process = subprocess.Popen(  # noqa: S603 - our own programs
-            service.command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PREFECT_LOGGING_LEVEL": "INFO", **service.environment},
-            start_new_session=True,
-        )
-    record(home, service.name, process.pid)
+    environment = {**os.environ, "PREFECT_LOGGING_LEVEL": "INFO", **service.environment}
+    # Not subprocess: its Popen belongs to a parent that waits, and this process outlives us.
+    pid = os.posix_spawn(
+        service.command[0],
+        service.command,
+        environment,
+        setsid=True,
+        file_actions=(
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ),
+    )
+    record(home, service.name, pid)
     return True
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,7 +17,7 @@ from prefect import Flow, serve
 from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
-PREFECT_YAML = Path(__file__).parents[2] / "prefect.yaml"
+from infra.cli.home import shipped
 
 
 def deployment(entry: dict[str, Any]) -> RunnerDeployment:
@@ -43,7 +42,7 @@ def stop_cleanly(_signal: int, _frame: FrameType | None) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, stop_cleanly)
-    entries = yaml.safe_load(PREFECT_YAML.read_text())["deployments"]
+    entries = yaml.safe_load(shipped("prefect.yaml").read_text())["deployments"]
     serve(*[deployment(entry) for entry in entries], pause_on_shutdown=False, limit=8)
 
 

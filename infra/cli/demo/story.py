@@ -23,7 +23,7 @@ from infra.cli.demo.stores import Stores
 from infra.cli.demo.stream import BackgroundStream
 from infra.cli.demo.summary import Summary
 from infra.cli.demo.traffic import Tally, conversations, send
-from infra.cli.home import Home
+from infra.cli.home import Home, shipped
 from infra.cli.quantities import size
 from infra.local.model import change_one_shard, make_model
 from tasks.kube import Kube, connect
@@ -33,7 +33,6 @@ ENDPOINT = "chat"
 NODES = {"node-a": 2, "node-b": 1, "node-c": 1}  # GPUs: three replicas fit, and one more on a warm node
 LATE_NODE, LATE_GPUS = "node-d", 3
 REQUESTS, CONCURRENCY, CONVERSATIONS = 40, 2, 8
-EXAMPLES = Path(__file__).parents[3] / "examples"
 PREFIX_AWARE = {"strategy": "PREFIX_AWARE", "prefixLength": 1024, "concurrencyThreshold": 4}
 
 
@@ -253,7 +252,7 @@ def load(story: Story, name: str, seed: int) -> None:
 
 def write_example(story: Story, name: str, endpoint_url: str) -> Path:
     """The example with this home's addresses, and the routing that is in force."""
-    resource = yaml.safe_load((EXAMPLES / name).read_text())
+    resource = yaml.safe_load(shipped(f"examples/{name}").read_text())
     resource["spec"]["cachePolicy"]["source"]["endpointUrl"] = endpoint_url
     if story.loads and name == "endpoint.yaml":
         resource["spec"]["routing"] = PREFIX_AWARE

@@ -32,9 +32,10 @@ class Summary:
         warm, _, targets = self.nodes_warm.partition("/")
         checks = (
             (self.rollouts == 2, f"{self.rollouts} rollouts ended well, 2 were expected"),
-            (warm == targets, f"only {self.nodes_warm} nodes are warm"),
+            (warm == targets != "0", f"only {self.nodes_warm} nodes are warm"),
             (self.requests > 0, "no request was sent"),
             (self.failed_requests == 0, f"{self.failed_requests} of {self.requests} requests failed"),
+            (self.warm_ready_s > 0, "no pod was seen to start on a warm node"),
             (
                 self.warm_ready_s < self.cold_ready_s,
                 f"a pod on a warm node took {self.warm_ready_s:.1f} s, on a cold one {self.cold_ready_s:.1f} s",

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+from infra.cli import live, views
+from tasks.plan.objects import ready_label
+
+CACHE: dict[str, Any] = {
+    "metadata": {"name": "chat-0123456789ab", "uid": "u1", "creationTimestamp": ""},
+    "spec": {"sizeBytes": 1_040_000_000, "revision": "0123456789abcdef", "digest": "sha256:d"},
+    "status": {"state": "Ready", "readyNodes": 3, "targetNodes": 3, "reason": "AllWarm", "message": "3 of 3"},
+}
+
+
+def test_a_cache_shows_state_counts_size_and_revision_and_its_reason_only_when_asked() -> None:
+    view = views.caches([CACHE])
+    columns, [row] = view.shown(wide=False)
+    assert dict(zip(columns, row, strict=True)) == {
+        "NAME": "chat-0123456789ab",
+        "STATE": "Ready",
+        "READY": "3",
+        "TARGET": "3",
+        "SIZE": "1.0 GB",
+        "REVISION": "0123456789ab",
+        "AGE": "",
+    }
+    assert view.shown(wide=True)[1][0][-1] == "AllWarm: 3 of 3"
+
+
+def test_a_node_names_the_caches_that_its_labels_prove() -> None:
+    labels = {ready_label("u1"): "true", ready_label("gone"): "true"}
+    node = {"metadata": {"name": "n1", "labels": labels}, "spec": {"unschedulable": True}, "status": {}}
+    told = {"metadata": {"name": "n1"}, "status": {"capacityBytes": 4e9, "freeBytes": 1e9}}
+    columns, [row] = views.nodes([node], [told], [CACHE]).shown(wide=False)
+    shown = dict(zip(columns, row, strict=True))
+    assert (shown["WARM"], shown["STATE"], shown["FREE"]) == ("chat-0123456789ab", "NotReady,Cordoned", "1.0 GB")
+
+
+def test_an_endpoint_counts_the_replicas_that_serve() -> None:
+    endpoint = {"metadata": {"name": "chat"}, "spec": {"replicas": 3, "modelName": "m"}, "status": {}}
+    deployment = {"metadata": {"name": "chat"}, "status": {"readyReplicas": 2}}
+    columns, [row] = views.endpoints([endpoint], [deployment]).shown(wide=False)
+    shown = dict(zip(columns, row, strict=True))
+    assert (shown["READY"], shown["STRATEGY"], shown["STATE"]) == ("2/3", "RANDOM", "Pending")
+
+
+def test_a_bar_follows_the_revision_that_is_being_filled_and_no_other() -> None:
+    entries = [
+        {"digest": "sha256:old", "state": "Ready", "sizeBytes": 10},
+        {"digest": "sha256:new", "state": "Downloading", "sizeBytes": 200, "doneBytes": 50, "bytesPerSecond": 10},
+    ]
+    [bar] = live.bars([{"metadata": {"name": "n1"}, "status": {"entries": entries}}], "sha256:new")
+    assert (bar.node, bar.share, bar.bytes_per_s) == ("n1", 0.25, 10)
