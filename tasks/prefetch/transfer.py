@@ -29,7 +29,8 @@ PATIENCE_S = 900.0
 PIECE_BYTES = 512 << 10
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 20.0
-SPOILED_TWICE = 2
+# A file whose bytes are wrong once is fetched again; twice, the source itself is damaged.
+MOST_TRIES = 2
 
 # Takes a verified file, of this digest, to where it belongs.
 Keep = Callable[[Part, str], None]
@@ -203,10 +204,10 @@ class Worker:
         except PrefetchError as error:
             shared.journal.reset(part.index)
             shared.progress.drop(part.file.size_bytes)
-            shared.schedule.restart(work)
-            if part.spoiled == SPOILED_TWICE:
+            if part.spoiled + 1 == MOST_TRIES:
                 raise
             log(f"{error.message} Fetching it again.")
+            shared.schedule.restart(work)
             return
         with shared.progress.flush_file():
             shared.file(part).finish()

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.prefetch import fill as fill_module
 from tasks.prefetch import transfer
+from tasks.prefetch.journal import read_journal
 from tasks.prefetch.store import Store
 
 
@@ -67,6 +68,13 @@ def test_a_second_fill_fetches_nothing_and_asks_the_source_nothing(node, origin,
     assert report["fetched_bytes"] == 0
     assert report["reused_bytes"] == s3.size_bytes
     assert origin.heads == []
+
+
+def test_what_a_program_killed_after_publishing_left_is_cleared(node, hub):
+    node.fill(hub)
+    (Store(node.root).partial(hub.digest) / "parts").mkdir(parents=True)
+    assert node.fill(hub)[1]["fetched_bytes"] == 0
+    assert node.leftovers() == []
 
 
 def test_a_mounted_source_is_copied_and_verified(node, tmp_path, origin, manifest_of, read):
@@ -133,6 +141,8 @@ def test_a_source_whose_copy_is_damaged_is_never_published(node, origin, manifes
     assert (status, report["reason"]) == (1, "IntegrityMismatch")
     assert "a.safetensors" in report["message"]
     assert node.trees() == []
+    index = next(i for i, file in enumerate(manifest.files) if file.path == "a.safetensors")
+    assert index not in read_journal(Store(node.root).partial(manifest.digest) / "journal", {})[0]
 
 
 def test_an_object_replaced_during_the_download_is_not_mixed(node, origin, s3):
