@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,7 +27,8 @@ app = typer.Typer(
 A first look: `warmpath demo`. Your own: `warmpath up`, `warmpath plan -f FILE`, `warmpath apply -f FILE`,
 `warmpath get endpoints`, `warmpath down`. State lies in ./.warmpath, or where WARMPATH_HOME says.""",
 )
-out = Console(soft_wrap=True)
+# A file or a pipe has no width: tables keep their columns whole there.
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True)
 
 EXPECTED = (KubeError, InvalidResource, processes.ServiceFailed, runs.NotServed, applying.Refused)
@@ -169,6 +171,37 @@ def status() -> None:
             show(views.read(connect(), kind, ""), wide=False)
 
 
+@app.command()
+def simulate(
+    trace: Annotated[str, typer.Option(help="A Mooncake trace, an OpenAI-style log, or a made-up workload's name.")],
+    instances: Annotated[int, typer.Option(min=1, help="Instances of the simulated fleet.")] = 8,
+    strategies: Annotated[str, typer.Option(help="Names, comma-separated; our own four when left out.")] = "",
+    routers: Annotated[int, typer.Option(min=1, help="Router replicas that share the traffic.")] = 1,
+    add_instance: Annotated[bool, typer.Option("--add-instance", help="One more joins at half of the trace.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first requests of the trace.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a picture (SVG) to this file.")] = None,
+) -> None:
+    """Replay a trace against routing strategies on a simulated fleet; nothing real is asked.
+
+    The router's own policy objects decide, and models of other routers' beside them.
+    """
+    from router.simulation.run import OWN  # numbers of simulated engines: not needed elsewhere
+    from router.simulation.run import simulate as replay
+
+    names = [name.strip() for name in strategies.split(",") if name.strip()] or list(OWN)
+    try:
+        with out.status("replaying ..."):
+            report = replay(
+                trace, instances, names, routers=routers, add_instance=add_instance, limit=limit, picture=picture
+            )
+    except (ValueError, OSError) as error:
+        fail(f"{trace}: {error}")
+    show(View("strategies", report.header(), list(report.rows()), wide=len(report.header())), wide=True)
+    out.print(
+        f"{report.requests} requests of {report.trace} on {instances} instances behind {routers} routers, simulated"
+    )
+
+
 def opened() -> tuple[Home, Kube]:
     """The home and the door to its cluster."""
     home = Home.open()
@@ -198,7 +231,7 @@ def show(view: View, *, wide: bool) -> None:
     out.print(table if rows else f"no {view.what}")
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     err.print(f"[red]✗[/] {message}")
     raise typer.Exit(1)
 
