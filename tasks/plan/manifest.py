@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tasks.plan.pins import content_key
 from tasks.plan.types import Formats, Manifest, ModelFile, Source, SourceKind
 
 MAX_PART_BYTES = 255
@@ -85,22 +86,6 @@ def diff_manifests(old: Manifest | None, new: Manifest) -> Difference:
     fetch = [file for file in new.files if content_key(new.source, file) not in have]
     fetch_bytes = sum(file.size_bytes for file in fetch)
     return Difference(new.size_bytes - fetch_bytes, fetch_bytes, tuple(file.path for file in fetch))
-
-
-def content_key(source: Source, file: ModelFile) -> tuple[str, ...]:
-    """Equal for two files only when their content is. A pin says so only within its own store."""
-    size = str(file.size_bytes)
-    if file.digest:
-        return file.digest, size
-    match source.kind:
-        case SourceKind.S3:
-            bucket = source.uri.removeprefix("s3://").partition("/")[0]
-            return source.endpoint_url, bucket, file.pin, file.crc64nvme, size
-        case SourceKind.HUGGINGFACE:
-            return source.endpoint_url, source.uri, file.pin, size
-        case SourceKind.FILE:
-            # Size and time alone do not tell two shards apart: archives are unpacked with one time for all.
-            return source.uri, file.path, file.pin, size
 
 
 def _check(source: Source, files: tuple[ModelFile, ...]) -> None:

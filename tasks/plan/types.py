@@ -80,7 +80,7 @@ class CacheEntry:
     """What one node says about one revision (an entry of its NodeCache)."""
 
     digest: str
-    state: str  # Absent | Downloading | Ready | Failed
+    state: str  # Downloading | Ready | Suspect | Failed
     size_bytes: int = 0
     reason: str = ""
 

@@ -15,9 +15,9 @@ from typing import Protocol
 from awscrt import checksums  # type: ignore[import-untyped]
 from blake3 import blake3
 
+from tasks.plan.pins import git_oid
 from tasks.plan.types import ModelFile
 from tasks.prefetch.errors import PrefetchError
-from tasks.prefetch.pins import git_oid
 
 CHUNK_BYTES = 16 << 20
 ALGORITHM = "blake3-16m"

@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tasks.plan.types import Manifest, ModelFile, Source, SourceKind
+from tasks.plan.pins import content_key
+from tasks.plan.types import Manifest, ModelFile
 from tasks.prefetch.digest import Chunk, chunk_count, tree_hash
 from tasks.prefetch.disk import filesystem_id, observe_disk
 from tasks.prefetch.download import Download, proven_bytes
 from tasks.prefetch.errors import PrefetchError, disk_errors
-from tasks.prefetch.pins import git_oid, pins_of
 from tasks.prefetch.progress import EVERY_S, Progress, log
 from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store, sync_folder
@@ -192,22 +192,6 @@ class _Filling:
                 self.tree.rename(target)
         sync_folder(self.store.trees)
         self.store.discard(self.folder)
-
-
-def content_key(source: Source, file: ModelFile) -> str:
-    """Equal for two files only when their bytes are: by the source's hash, or by pin inside the same place."""
-    if file.digest:
-        return file.digest
-    pins, where = pins_of(file), f"{source.endpoint_url} {source.uri}"
-    match source.kind:
-        case SourceKind.HUGGINGFACE if git_oid(file):
-            return f"git:{git_oid(file)}"
-        case SourceKind.S3:
-            bucket = source.uri.removeprefix("s3://").partition("/")[0]
-            # With a checksum beside it, a new version with the old ETag is a second upload of the same bytes.
-            pin = f"{pins.get('etag')} {file.crc64nvme}" if file.crc64nvme else file.pin
-            return f"s3:{source.endpoint_url} {bucket} {file.size_bytes} {pin}"
-    return f"{source.kind}:{where} {file.path} {file.pin}"
 
 
 def _held(store: Store) -> dict[str, tuple[Path, FileProof]]:

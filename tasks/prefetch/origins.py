@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urljoin, urlsplit
 
+from tasks.plan.pins import pins_of
 from tasks.plan.types import Manifest, ModelFile, SourceKind
 from tasks.prefetch.errors import Hiccup, PrefetchError
 from tasks.prefetch.http import Connections, Headers, Response
-from tasks.prefetch.pins import pins_of
 from tasks.prefetch.refusals import hub_refusal
 from tasks.prefetch.s3 import S3Addresses, s3_client
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tasks.plan.pins import pins_of
 from tasks.plan.types import ModelFile, Source
 from tasks.prefetch.errors import PrefetchError
 from tasks.prefetch.http import Headers, Response
-from tasks.prefetch.pins import pins_of
 from tasks.prefetch.refusals import s3_refusal
 
 if TYPE_CHECKING:
