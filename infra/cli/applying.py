@@ -19,9 +19,6 @@ from tasks.plan.resources import Endpoint, check_same_source, parse_endpoint
 from tasks.plan.rollout import RolloutPlan
 from tasks.plan.schema import API_VERSION, KIND
 
-ROLL = "roll-endpoint/from-the-ui"
-DELETE = "delete-endpoint/from-the-ui"
-
 
 class Refused(Exception):
     """The command cannot do what was asked; the message says why and what to do."""
@@ -63,7 +60,7 @@ def roll(home: Home, kube: Kube, endpoint: Endpoint, out: Console, **parameters:
     """Start a rollout through Prefect and show it until it ends."""
     where = fleet.addresses(home)
     asked = {"endpoint": endpoint.name, "namespace": endpoint.namespace, **parameters}
-    run = runs.start(ROLL, {"rollout": asked})
+    run = runs.start(runs.ROLL, {"rollout": asked})
     out.print(f"run {where.prefect}/runs/flow-run/{run}")
     with RolloutScreen(kube, endpoint, out) as screen:
         return runs.follow(run, where.prefect, screen.show)
@@ -72,7 +69,7 @@ def roll(home: Home, kube: Kube, endpoint: Endpoint, out: Console, **parameters:
 def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcome:
     """Start the deletion, or only its plan, through Prefect and wait for it."""
     asked = {"endpoint": endpoint, "namespace": namespace, "dry_run": not really}
-    run = runs.start(DELETE, {"deletion": asked})
+    run = runs.start(runs.DELETE, {"deletion": asked})
     return runs.follow(run, fleet.addresses(home).prefect, lambda _state: None)
 
 

@@ -12,12 +12,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from infra.cli import processes
+from infra.cli import processes, runs
 from infra.cli.home import Home
-from infra.cli.processes import Service, answers
+from infra.cli.processes import Service
 from infra.local.cluster import nodes
 from infra.local.cluster.store import Store
+from infra.local.server import answers
 from router.config import RouterConfig
+from tasks.plan.deployments import INSTANCE_TYPE
 
 PREFECT_SETTINGS = {
     "DO_NOT_TRACK": "1",
@@ -117,21 +119,26 @@ def services(home: Home) -> tuple[Service, ...]:
             "flows",
             (sys.executable, "-m", "infra.cli.serve"),
             common,
-            is_ready=lambda: is_served(where.prefect_api, "roll-endpoint/from-the-ui"),
+            is_ready=lambda: is_served(where.prefect_api, runs.ROLL),
             start_s=120,
             stop_s=40,
         ),
     )
 
 
-def start_all(home: Home, wanted: tuple[Service, ...], say: Callable[[str], None]) -> None:
-    """Start what does not run yet. Processes start together; readiness is awaited in order."""
+def begin(home: Home, wanted: tuple[Service, ...]) -> None:
+    """Start what does not run yet, and wait for nothing. The flows come later: they need Prefect to answer."""
     home.cluster.mkdir(parents=True, exist_ok=True)
     if not home.routing_file.exists():
         home.routing_file.write_text(RouterConfig().model_dump_json(by_alias=True))
     for service in wanted:
         if service.name != "flows":
             processes.start(home, service)
+
+
+def start_all(home: Home, wanted: tuple[Service, ...], say: Callable[[str], None]) -> None:
+    """Start what does not run yet. Processes start together; readiness is awaited in order."""
+    begin(home, wanted)
     for service in wanted:
         processes.start(home, service)
         processes.wait_ready(home, service)
@@ -149,7 +156,7 @@ def add_nodes(home: Home, count: int, *, nvme_bytes: int, gpus: int) -> None:
 
 def add_node(home: Home, name: str, *, nvme_bytes: int, gpus: int) -> None:
     """Let a node join the embedded cluster."""
-    labels = {"node.kubernetes.io/instance-type": "ml.local"}
+    labels = {INSTANCE_TYPE: "ml.local"}
     nodes.add_node(
         Store(home.cluster), name, labels=labels, capacity={"nvidia.com/gpu": str(gpus)}, nvme_bytes=nvme_bytes
     )

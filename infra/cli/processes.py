@@ -9,13 +9,12 @@ import contextlib
 import os
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from infra.cli.home import Home
+from infra.local.cluster.kubelet.processes import start_ticks
+from infra.local.server import last_words
 
 
 class ServiceFailed(Exception):
@@ -66,10 +65,10 @@ def wait_ready(home: Home, service: Service) -> None:
     deadline = time.monotonic() + service.start_s
     while not service.is_ready():
         if running_pid(home, service.name) is None:
-            raise ServiceFailed(f"{service.name} ended while it started. {last_words(home, service.name)}")
+            raise ServiceFailed(f"{service.name} ended while it started. {last_words(home.log(service.name))}")
         if time.monotonic() > deadline:
             raise ServiceFailed(
-                f"{service.name} is not ready after {service.start_s:.0f} s. {last_words(home, service.name)}"
+                f"{service.name} is not ready after {service.start_s:.0f} s. {last_words(home.log(service.name))}"
             )
         time.sleep(0.1)
 
@@ -94,7 +93,7 @@ def stop(home: Home, name: str, *, stop_s: float = 15.0) -> bool:
 
 def record(home: Home, name: str, pid: int) -> None:
     pids = home.read("processes")
-    pids[name] = {"pid": pid, "started": start_time(pid)}
+    pids[name] = {"pid": pid, "started": start_ticks(pid)}
     home.write("processes", pids)
 
 
@@ -105,33 +104,10 @@ def running_pid(home: Home, name: str) -> int | None:
         return None
     with contextlib.suppress(ChildProcessError):
         os.waitpid(entry["pid"], os.WNOHANG)  # our own dead child would stay a zombie, and look alive
-    return entry["pid"] if start_time(entry["pid"]) == entry["started"] else None
+    # None stands for a process that was dead when it was recorded, and for one that is dead now.
+    started = start_ticks(entry["pid"])
+    return entry["pid"] if started is not None and started == entry["started"] else None
 
 
 def running(home: Home) -> list[str]:
     return [name for name in home.read("processes") if running_pid(home, name) is not None]
-
-
-def start_time(pid: int) -> str | None:
-    """Start time in clock ticks since boot (field 22 of /proc/PID/stat); None for no process or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
-
-
-def last_words(home: Home, name: str, lines: int = 8) -> str:
-    log = home.log(name)
-    tail = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
-    return f"Its log ({log}) ends:\n  " + "\n  ".join(tail)
-
-
-def answers(url: str) -> bool:
-    """Whether an HTTP GET of `url` answers 200."""
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - loopback
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

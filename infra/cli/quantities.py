@@ -35,4 +35,4 @@ def age(timestamp: str, now: datetime | None = None) -> str:
 
 
 def parse_time(timestamp: str) -> datetime:
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    return datetime.fromisoformat(timestamp)

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+# Deployments of prefect.yaml.
+ROLL = "roll-endpoint/from-the-ui"
+DELETE = "delete-endpoint/from-the-ui"
+
 
 class NotServed(Exception):
     """Nobody would run the deployment; the message says how to start somebody."""

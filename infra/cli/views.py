@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from infra.cli.quantities import age, size
 from tasks.kube import Kube, Object
-from tasks.plan.objects import ready_label
+from tasks.plan.deployments import INSTANCE_TYPE
+from tasks.plan.objects import ENDPOINT_LABEL, ready_label
 
 Rows = list[tuple[str, ...]]
 
@@ -36,7 +37,7 @@ def read(kube: Kube, what: str, namespace: str) -> View:
     """The table of `what` as the cluster is now."""
     objects = kube.list(KIND_OF[what], namespace_of(what, namespace)).items
     if what == "endpoints":
-        return endpoints(objects, kube.list("Deployment", namespace, labels="warmpath.dev/endpoint").items)
+        return endpoints(objects, kube.list("Deployment", namespace, labels=ENDPOINT_LABEL).items)
     if what == "nodes":
         return nodes(objects, kube.list("NodeCache").items, kube.list("ModelDataCacheConfig").items)
     return caches(objects)
@@ -90,7 +91,7 @@ def nodes(objects: list[Object], node_caches: list[Object], weights_caches: list
             (
                 name(node),
                 node_state(node),
-                labels.get("node.kubernetes.io/instance-type", ""),
+                labels.get(INSTANCE_TYPE, ""),
                 size(disk.get("capacityBytes")),
                 size(disk.get("freeBytes")),
                 ", ".join(warm) or "-",

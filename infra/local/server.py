@@ -95,12 +95,12 @@ def _wait_ready(server: Server, url: str, start_s: float) -> None:
         # A server left over from before would answer at the same port: ours must be alive.
         if server.process.poll() is not None:
             raise ServerFailed(
-                f"{url}: the server ended with status {server.process.returncode}. {_last_words(server)}"
+                f"{url}: the server ended with status {server.process.returncode}. {last_words(server.log)}"
             )
         if answers(url):
             return
         time.sleep(0.05)
-    raise ServerFailed(f"{url} did not answer within {start_s:.0f} s. {_last_words(server)}")
+    raise ServerFailed(f"{url} did not answer within {start_s:.0f} s. {last_words(server.log)}")
 
 
 def answers(url: str) -> bool:
@@ -112,6 +112,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def _last_words(server: Server) -> str:
-    tail = server.log.read_text(errors="replace").splitlines()[-8:]
-    return f"Its log ({server.log}) ends:\n  " + "\n  ".join(tail)
+def last_words(log: Path) -> str:
+    """The end of a server's log, as the end of a sentence about its failure."""
+    tail = log.read_text(errors="replace").splitlines()[-8:] if log.exists() else []
+    return f"Its log ({log}) ends:\n  " + "\n  ".join(tail)

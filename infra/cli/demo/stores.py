@@ -17,8 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from infra.cli import processes
 from infra.cli.home import Home
-from infra.cli.processes import Service, answers
+from infra.cli.processes import Service
 from infra.local import s3
+from infra.local.server import answers
 from tasks.kube import Kube
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class Process:
     def _is_alive(self) -> bool:
         if self.child is not None:
             return self.child.poll() is None
-        return _start_ticks(self.pid) == self.start_ticks
+        return start_ticks(self.pid) == self.start_ticks
 
     def terminate(self) -> bool:
         """SIGTERM, unless the shell would swallow it because the command does not run yet. False: ask again soon."""
@@ -112,7 +112,7 @@ def start(
             cwd=directory,
             start_new_session=True,
         )
-    ticks = _start_ticks(child.pid) or ""
+    ticks = start_ticks(child.pid) or ""
     return Process(run, container, attempt, child.pid, ticks, started_s, child=child)
 
 
@@ -137,8 +137,8 @@ def _identity(stat: str) -> tuple[int, str]:
     return int(stat.split(maxsplit=1)[0]), fields[19]
 
 
-def _start_ticks(pid: int) -> str | None:
-    """None for no process and for a zombie."""
+def start_ticks(pid: int) -> str | None:
+    """Start time of `pid` in ticks since boot, which no later process of that pid has; None for none or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
