@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,14 +20,13 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 from tasks.plan.types import ModelFile, Source
+from tasks.prefetch.refusals import retry_after_s
 from tasks.sources.errors import SourceError
 from tasks.sources.selection import select
 
 TIMEOUT_S = 30.0
 # Whichever HTTP client the library uses, this is its base error.
 HTTPError: type[Exception] = hub_errors.HTTPError  # type: ignore[attr-defined]
-# `RateLimit: "api";r=0;t=55`: nothing remains, reset in 55 s. The header comes with every answer.
-USED_UP = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(?P<seconds>\d+)")
 
 
 def files_of(source: Source, credentials: Mapping[str, str] | None) -> tuple[str, list[ModelFile]]:
@@ -137,9 +135,4 @@ _SLOWER = "Try again after that time; requests with a token have a higher limit.
 
 
 def _retry_after_s(error: HfHubHTTPError) -> float | None:
-    """The hub says it in a RateLimit header; others in Retry-After."""
-    headers = error.response.headers
-    if used_up := USED_UP.search(headers.get("RateLimit", "")):
-        return float(used_up["seconds"])
-    told = headers.get("Retry-After", "")
-    return float(told) if told.isdigit() else None
+    return retry_after_s({name.lower(): value for name, value in error.response.headers.items()})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from tasks.plan.types import ModelFile, Source
-from tasks.prefetch.origins import s3_client
+from tasks.prefetch.refusals import BAD_CREDENTIALS, THROTTLES, retry_after_s
+from tasks.prefetch.s3 import s3_client
 from tasks.sources.errors import SourceError
 from tasks.sources.selection import select
 
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 PARALLEL_HEADS = 16
-THROTTLES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
-REFUSALS = frozenset(
-    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "401", "403"}
-)
+REFUSALS = BAD_CREDENTIALS | {"AccessDenied", "401", "403"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +130,12 @@ def _translated(source: Source) -> Iterator[None]:
 def _refusal(error: ClientError, where: str) -> SourceError:
     code, status = _code(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in THROTTLES or status in {429, 503}:
-        waits = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
+        headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         return SourceError(
             "RateLimited",
             f"{where} asks for fewer requests ({code}).",
             "Try again later.",
-            float(waits) if waits.isdigit() else None,
+            retry_after_s(headers),
         )
     if code == "NoSuchBucket":
         return SourceError("NotFound", f"The bucket of {where} does not exist.", "Check its name and the region.")
