@@ -29,10 +29,10 @@ from infra.local.model import change_one_shard, make_model
 from tasks.kube import Kube, connect
 from tasks.plan.schema import KIND
 
-ENDPOINT = "chat"
-NODES = {"node-a": 2, "node-b": 1, "node-c": 1}  # GPUs: three replicas fit, and one more on a warm node
+ENDPOINT, HUB_ENDPOINT = "chat", "chat-hf"
+NODES = {"node-a": 3, "node-b": 1, "node-c": 1}  # GPUs: room for both models, and one more on a warm node
 LATE_NODE, LATE_GPUS = "node-d", 3
-REQUESTS, CONCURRENCY, CONVERSATIONS = 40, 2, 8
+REQUESTS, CONCURRENCY, CONVERSATIONS = 32, 2, 8
 PREFIX_AWARE = {"strategy": "PREFIX_AWARE", "prefixLength": 1024, "concurrencyThreshold": 4}
 
 
@@ -65,9 +65,9 @@ class Story:
         return self.home.root / "model"
 
     @contextmanager
-    def stream(self, seed: int) -> Iterator[None]:
+    def stream(self, seed: int, endpoint: str = ENDPOINT) -> Iterator[None]:
         """Requests go on, one after the other, during the block."""
-        with BackgroundStream(fleet.addresses(self.home).router, ENDPOINT, seed=seed) as stream:
+        with BackgroundStream(fleet.addresses(self.home).router, endpoint, seed=seed) as stream:
             try:
                 yield
             finally:
@@ -101,7 +101,7 @@ def tell(out: Console, *, keep: bool, size_bytes: int) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         story = Story(home, out, size_bytes)
-        for step in (open_stores, start_fleet, roll_first, scale_out, route_by_prefix, roll_update):
+        for step in (open_stores, start_fleet, roll_first, roll_from_hub, scale_out, route_by_prefix, roll_update):
             step(story)
         problems = story.summary().shortfalls()
     except (Disappointed, observe.TookTooLong, processes.ServiceFailed, applying.Refused) as error:
@@ -146,6 +146,8 @@ def prepare_home() -> Home:
 def open_stores(story: Story) -> None:
     """A real S3 server with a model in a bucket, and a Hugging Face hub with a small one."""
     title(story, 1, "Sources: an S3 server with a model in a bucket, and a Hugging Face hub")
+    # Prefect's server takes ten seconds to start: it may do so while the model is made.
+    fleet.begin(story.home, fleet.services(story.home))
     story.stores = stores.start(story.home)
     with story.out.status(f"making a model of {size(story.size_bytes)}"):
         make_model(story.model, story.size_bytes)
@@ -170,17 +172,23 @@ def start_fleet(story: Story) -> None:
 
 def roll_first(story: Story) -> None:
     title(story, 3, "Roll out: the weights reach every node before its pod")
-    hub = write_example(story, "endpoint-hf.yaml", stores_of(story).hub_url)
-    story.out.print("The same from a Hugging Face hub, as a plan only:")
-    applying.show_plan(story.kube, hub, story.out)
-    roll(story, change_source=False)
+    roll(story)
     summary = observe.rollout_summary(story.kube, ENDPOINT)
     story.nodes_warm = f"{summary['nodesWarm']}/{summary['nodesTarget']}"
     say_pods(story, list(observe.pod_starts(story.kube, ENDPOINT).values()))
 
 
+def roll_from_hub(story: Story) -> None:
+    title(story, 4, "A second model, from a Hugging Face hub: first the plan, then the rollout")
+    file = write_example(story, "endpoint-hf.yaml", stores_of(story).hub_url)
+    applying.show_plan(story.kube, file, story.out)
+    apply(story, file)
+    with story.stream(seed=3, endpoint=HUB_ENDPOINT):
+        time.sleep(1)
+
+
 def scale_out(story: Story) -> None:
-    title(story, 4, "Scale from 3 to 5 while requests run; one node joins cold")
+    title(story, 5, "Scale from 3 to 5 while requests run; one node joins cold")
     before = observe.pod_starts(story.kube, ENDPOINT)
     with story.stream(seed=4):
         fleet.add_node(story.home, LATE_NODE, nvme_bytes=4 * story.size_bytes, gpus=LATE_GPUS)
@@ -197,7 +205,7 @@ def scale_out(story: Story) -> None:
 
 
 def route_by_prefix(story: Story) -> None:
-    title(story, 5, "Chats that begin alike: RANDOM, then PREFIX_AWARE switched in while requests run")
+    title(story, 6, "Chats that begin alike: RANDOM, then PREFIX_AWARE switched in while requests run")
     load(story, "RANDOM", seed=51)
     with story.stream(seed=52):
         body = {"spec": {"routing": PREFIX_AWARE}}
@@ -208,13 +216,13 @@ def route_by_prefix(story: Story) -> None:
 
 
 def roll_update(story: Story) -> None:
-    title(story, 6, "One shard changes at the source: roll again, with requests running")
+    title(story, 7, "One shard changes at the source: roll again, with requests running")
     before = observe.caches_of(story.kube, ENDPOINT)
     shard = change_one_shard(story.model)
     with stores.upload_bar(story.out, shard.stat().st_size) as advance:
         stores.upload(stores_of(story), story.model, advance, only=shard)
     with story.stream(seed=6):
-        roll(story, change_source=False)
+        roll(story)
     story.old_cache_deleted = not (before & observe.caches_of(story.kube, ENDPOINT))
     digest = story.kube.get(KIND, ENDPOINT, "default")["status"]["digest"]
     told = observe.fetched_by_node(story.kube, digest)
@@ -224,16 +232,20 @@ def roll_update(story: Story) -> None:
     story.out.print(f"Nodes that had the old revision fetched {story.fetched_ratio:.0%} of the model")
 
 
-def roll(story: Story, *, change_source: bool) -> None:
-    """apply -f examples/endpoint.yaml, with this home's addresses."""
-    file = write_example(story, "endpoint.yaml", stores_of(story).s3_url)
-    endpoint = applying.record(story.kube, file, change_source=change_source)
+def roll(story: Story) -> None:
+    """apply -f examples/endpoint.yaml."""
+    apply(story, write_example(story, "endpoint.yaml", stores_of(story).s3_url))
+    story.rollouts += 1
+
+
+def apply(story: Story, file: Path) -> None:
+    """Record the endpoint of `file` and roll it out, as the command does."""
+    endpoint = applying.record(story.kube, file, change_source=False)
     outcome = applying.roll(story.home, story.kube, endpoint, story.out)
     story.out.print(outcome.message, highlight=False)
     if not outcome.ok:
         raise Disappointed(f"The rollout ended {outcome.state}: {outcome.message} ({outcome.url})")
-    story.rollouts += 1
-    story.unverified_files += observe.rollout_summary(story.kube, ENDPOINT)["unverifiedFiles"]
+    story.unverified_files += observe.rollout_summary(story.kube, endpoint.name)["unverifiedFiles"]
 
 
 def load(story: Story, name: str, seed: int) -> None:
