@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """time_s: when the request was whole. received: bytes of its body. ttft_s is 0 without a stream."""
+    """time_s: when the request was placed. received_bytes: of its body. ttft_s: 0 without a stream."""
 
     time_s: float
     endpoint: str

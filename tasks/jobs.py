@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tasks.kube import AlreadyExists, Conflict, Kube, KubeError, NotFound, Object
+from tasks.plan.conditions import condition
+from tasks.plan.objects import TERMINAL
 from tasks.stop import Left, pause
 
 JOB_NAME = "batch.kubernetes.io/job-name"
-# Exit status by which the node program says that another try cannot help.
-TERMINAL = 2
 
 Look = Callable[[str, Object], None]
 
@@ -95,12 +95,6 @@ def start(kube: Kube, body: Object) -> Object:
                 _delete(kube, found)
             else:
                 return found
-
-
-def condition(found: Object, kind: str) -> Object | None:
-    """The condition `kind` of an object when it is true."""
-    conditions = (found.get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c["type"] == kind and c["status"] == "True"), None)
 
 
 def _ended(kube: Kube, running: Mapping[str, _Followed], pace: Pace, look: Look | None) -> list[JobEnd]:

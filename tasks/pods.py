@@ -12,10 +12,10 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.caches import used_caches
 from tasks.failures import RETRY
-from tasks.jobs import condition
 from tasks.kube import Kube, NotFound, Object, connect
+from tasks.plan.conditions import condition
 from tasks.plan.deployments import DIGEST_ANNOTATION, deployment_object, service_object
-from tasks.plan.objects import ENDPOINT_LABEL
+from tasks.plan.objects import ENDPOINT_LABEL, engine_selector
 from tasks.plan.resources import Endpoint
 from tasks.plan.types import Manifest
 from tasks.stop import pause
@@ -108,11 +108,12 @@ def remove_pods(kube: Kube, name: str, namespace: str) -> str:
 
 @task(task_run_name="wait until old pods of {name} are gone", cache_policy=NO_CACHE)
 def wait_until_unused(name: str, namespace: str, caches: frozenset[str]) -> frozenset[str]:
-    """Wait for pods that still read these caches to end; returns the caches that are in use all the same."""
+    """Wait for pods on their way out that still read these caches; returns the caches that are in use all the same."""
     kube, deadline = connect(), time.monotonic() + LEAVE_S
     while True:
         used = used_caches(kube, name, namespace) & caches
-        if not used or time.monotonic() > deadline:
+        staying = used_caches(kube, name, namespace, leaving=False)
+        if used <= staying or time.monotonic() > deadline:
             return used
         pause(POLL_S)
 
@@ -133,7 +134,7 @@ def without_hash(template: Object) -> Object:
 
 def pods_of(kube: Kube, name: str, namespace: str, digest: str) -> list[Object]:
     """Pods of one revision that are not going away."""
-    found = kube.list("Pod", namespace, labels=f"{ENDPOINT_LABEL}={name},warmpath.dev/role=engine").items
+    found = kube.list("Pod", namespace, labels=engine_selector(name)).items
     return [
         pod
         for pod in found
@@ -165,7 +166,7 @@ def _why_not_ready(pod: Object) -> str:
             return f"container {told['name']} ended with status {ended['exitCode']} ({ended.get('reason', 'Error')})"
         if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
             return f"container {told['name']} waits: {waiting['reason']} {waiting.get('message', '')}".strip()
-    for kind in status.get("conditions") or []:
-        if kind["type"] == "PodScheduled" and kind["status"] == "False":
-            return f"it fits on no node: {kind.get('message', '')}"
+    for told in status.get("conditions") or []:
+        if told["type"] == "PodScheduled" and told["status"] == "False":
+            return f"it fits on no node: {told.get('message', '')}"
     return "it runs and its readiness probe fails"

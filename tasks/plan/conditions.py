@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ def with_findings(
     conditions: Sequence[Condition], findings: Sequence[Finding], *, at: str, generation: int
 ) -> list[Condition]:
     """`conditions` with each finding in its type's place; `at` is the RFC 3339 time of a change."""
-    merged = {condition["type"]: condition for condition in conditions}
+    merged = {old["type"]: old for old in conditions}
     for finding in findings:
         status = {True: "True", False: "False", None: "Unknown"}[finding.ok]
         old = merged.get(finding.type, {})
@@ -36,3 +36,9 @@ def with_findings(
             "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else at,
         }
     return list(merged.values())
+
+
+def condition(found: Mapping[str, Any], kind: str) -> Condition | None:
+    """The condition `kind` of an object; None when it has none, or one that is not true."""
+    conditions: Sequence[Condition] = (found.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == kind and c["status"] == "True"), None)

@@ -22,6 +22,7 @@ from tasks.plan.objects import (
     cache_name,
     confined,
     credentials,
+    engine_labels,
     identity,
     manifest_name,
     mount_source,
@@ -60,7 +61,7 @@ def deployment_object(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str
         },
         "spec": {
             "replicas": replicas,
-            "selector": {"matchLabels": {ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"}},
+            "selector": {"matchLabels": engine_labels(endpoint.name)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": _template(endpoint, manifest, cache),
         },
@@ -80,7 +81,7 @@ def service_object(endpoint: Endpoint) -> Object:
             "ownerReferences": _owned_by(endpoint),
         },
         "spec": {
-            "selector": {ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"},
+            "selector": engine_labels(endpoint.name),
             "ports": [{"name": PORT_NAME, "port": port, "targetPort": port}],
         },
     }
@@ -104,7 +105,7 @@ def _owned_by(endpoint: Endpoint) -> list[Object]:
 
 def _template(endpoint: Endpoint, manifest: Manifest, cache: Mapping[str, Any] | None) -> Object:
     name = cache["metadata"]["name"] if cache else ""
-    labels = {**MANAGED, ENDPOINT_LABEL: endpoint.name, "warmpath.dev/role": "engine"}
+    labels = {**MANAGED, **engine_labels(endpoint.name)}
     return {
         "metadata": {
             "labels": {**labels, **({CACHE_LABEL: name} if name else {})},

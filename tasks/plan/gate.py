@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tasks.plan.figures import count_text
+from tasks.plan.figures import count_text, reasons_text
 from tasks.plan.types import GateMode, GatePolicy, Node, OnDeadline
 
 
@@ -61,7 +61,11 @@ def evaluate_gate(
     if not hopeless and elapsed_s < policy.deadline_s:
         waited = f"{elapsed_s:.0f} s of {policy.deadline_s:.0f} s"
         return Verdict(GateState.WAITING, warm, needed, len(counted), f"{told}; waited {waited}")
-    why = f"{told}; {_told(lost, failed)}" if hopeless else f"{told} after the deadline of {policy.deadline_s:.0f} s"
+    why = (
+        f"{told}; {reasons_text({name: failed[name] for name in lost})}"
+        if hopeless
+        else f"{told} after the deadline of {policy.deadline_s:.0f} s"
+    )
     state = {
         OnDeadline.OPEN_WITH_FALLBACK: GateState.OPEN,
         OnDeadline.HOLD: GateState.HELD,
@@ -87,8 +91,3 @@ def needed_nodes(policy: GatePolicy, counted: int, present: int) -> int:
 def _possible(policy: GatePolicy, counted: int, present: int) -> int:
     """Nodes that may still become warm and count: for a Count also those that are away now."""
     return present if policy.mode is GateMode.COUNT else counted
-
-
-def _told(lost: list[str], failed: Mapping[str, str]) -> str:
-    shown = "; ".join(f"{name}: {failed[name]}" for name in lost[:3])
-    return shown + (f"; and {len(lost) - 3} more" if len(lost) > 3 else "")

@@ -32,6 +32,15 @@ JOB_RETRIES = 3
 RUN_AS = 0
 
 
+def engine_labels(endpoint: str) -> dict[str, str]:
+    """The labels by which an endpoint's engine pods are found: its node Jobs carry the first too."""
+    return {ENDPOINT_LABEL: endpoint, "warmpath.dev/role": "engine"}
+
+
+def engine_selector(endpoint: str) -> str:
+    return ",".join(f"{label}={value}" for label, value in engine_labels(endpoint).items())
+
+
 def ready_label(cache_uid: str) -> str:
     """The node label that says: a verified copy of this cache is here."""
     return f"warmpath.dev/weights-cache-ready.{cache_uid}"

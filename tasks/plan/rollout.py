@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tasks.plan.capacity import Admission, admit, largest_bytes
-from tasks.plan.figures import bytes_text, count_text
+from tasks.plan.figures import bytes_text, count_text, reasons_text
 from tasks.plan.gate import needed_nodes
 from tasks.plan.objects import cache_name
 from tasks.plan.resources import Endpoint
@@ -55,7 +55,7 @@ class RolloutPlan:
         warm = [_row(admission, "is warm") for admission in self.warm]
         left_out = [
             {"node": node, "action": "leave out", "fetch": "-", "reuse": "-", "free": "-", "why": why}
-            for node, why in sorted(self.excluded.items())
+            for node, why in self.excluded.items()
         ]
         return [*filled, *warm, *left_out]
 
@@ -101,7 +101,7 @@ def plan_rollout(
     admissions = [admit(manifest, node, known) for node in targets.nodes] if endpoint.weights_cache else []
     fill = tuple(a for a in admissions if not a.holds_it and not a.reason)
     warm = tuple(a for a in admissions if a.holds_it)
-    excluded = targets.excluded | {a.node: a.reason for a in admissions if a.reason}
+    excluded = dict(sorted((targets.excluded | {a.node: a.reason for a in admissions if a.reason}).items()))
     plan = RolloutPlan(
         endpoint=endpoint.name,
         cache=name if endpoint.weights_cache else "",
@@ -128,7 +128,7 @@ def _why_refused(
         return ""
     if not targets:
         return (
-            f"no node is a target of {endpoint.name}: {_told(excluded) or 'the cluster has no node'}. "
+            f"no node is a target of {endpoint.name}: {reasons_text(excluded) or 'the cluster has no node'}. "
             "Add nodes of its instance type, or change spec.instanceType, spec.nodeAffinity or cachePolicy.tolerations"
         )
     if all(node.capacity_bytes is not None for node in targets) and largest_bytes(targets) < manifest.size_bytes:
@@ -139,7 +139,7 @@ def _why_refused(
             "Use nodes with larger disks, or set modelCacheConfig.weightsCache.enabled: false"
         )
     return (
-        f"no target node has room: {_told(excluded)}. "
+        f"no target node has room: {reasons_text(excluded)}. "
         "Free space (warmpath get nodes shows who holds what) or add nodes, then roll again"
     )
 
@@ -165,8 +165,3 @@ def _row(admission: Admission, action: str) -> Row:
 
 def _replicas(plan: RolloutPlan) -> str:
     return count_text(plan.replicas, "replica")
-
-
-def _told(excluded: Mapping[str, str]) -> str:
-    shown = "; ".join(f"{node}: {why}" for node, why in sorted(excluded.items())[:3])
-    return shown + (f"; and {len(excluded) - 3} more" if len(excluded) > 3 else "")

@@ -11,7 +11,8 @@ from typing import Any
 
 from infra.cli.quantities import parse_time
 from tasks.kube import Kube, Object
-from tasks.plan.objects import ENDPOINT_LABEL
+from tasks.plan.conditions import condition
+from tasks.plan.objects import ENDPOINT_LABEL, engine_selector
 from tasks.plan.schema import KIND
 
 
@@ -28,7 +29,7 @@ class PodStart:
 def pod_starts(kube: Kube, endpoint: str) -> dict[str, PodStart]:
     """By pod uid: every pod of the endpoint that is ready and stays."""
     found = {}
-    for pod in kube.list("Pod", "default", labels=f"{ENDPOINT_LABEL}={endpoint},warmpath.dev/role=engine").items:
+    for pod in kube.list("Pod", "default", labels=engine_selector(endpoint)).items:
         ready_at = _ready_at(pod)
         if ready_at and "deletionTimestamp" not in pod["metadata"]:
             seconds = (parse_time(ready_at) - parse_time(pod["metadata"]["creationTimestamp"])).total_seconds()
@@ -78,10 +79,8 @@ def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = 60.0) ->
 
 
 def _ready_at(pod: Object) -> str:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return next(
-        (str(c["lastTransitionTime"]) for c in conditions if c["type"] == "Ready" and c["status"] == "True"), ""
-    )
+    ready = condition(pod, "Ready")
+    return str(ready["lastTransitionTime"]) if ready else ""
 
 
 def _weights(pod: Object) -> str:
