@@ -72,15 +72,12 @@ class Exchange:
         self.client = client
         self.proxy = client.proxy
         self.is_sent = is_whole  # nothing of the body is still to come
+        self.wants_no_chunks = head.is_1_0
         self._head = head
         self._target = target
         self._body = body
         self._body_bytes = body_bytes
         self._started_s = self._since = monotonic()
-
-    @property
-    def wants_no_chunks(self) -> bool:
-        return self._head.is_1_0
 
     # The way up
 

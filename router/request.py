@@ -31,7 +31,7 @@ IGNORED_FIELDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id", "cac
 def read_document(body: bytes, *, cut: bool = False) -> Document | None:
     """The JSON object in `body`, None when it is none. `cut`: the body goes on after these bytes."""
     try:
-        document = jiter.from_json(body, partial_mode="trailing-strings" if cut else "off")
+        document = jiter.from_json(body, cache_mode="none", partial_mode="trailing-strings" if cut else "off")
     except ValueError:
         return None
     if not isinstance(document, dict):

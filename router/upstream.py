@@ -68,7 +68,7 @@ class Upstream(asyncio.Protocol):
         self._left = UNTIL_CLOSE
         self._surplus = False
         # One copy costs less than a vectored write, until the body is large.
-        if len(request[-1]) < MAX_JOINED_BYTES:
+        if sum(map(len, request)) < MAX_JOINED_BYTES:
             self.transport.write(b"".join(request))
         else:
             self.transport.writelines(request)
@@ -82,7 +82,15 @@ class Upstream(asyncio.Protocol):
             if self._head is None:
                 self._read_head(exchange, data)
                 return
-            piece, is_last = self._cut(data)
+            if self._chunks is not None and not exchange.wants_no_chunks:
+                end = self._chunks.feed(data)
+                if end < 0:
+                    exchange.pass_on(data)
+                    return
+                self._surplus = end < len(data)
+                piece, is_last = data[:end], True
+            else:
+                piece, is_last = self._cut(data)
         except Refused:
             self.exchange = None
             self.transport.abort()
