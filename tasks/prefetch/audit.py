@@ -8,7 +8,7 @@ from pathlib import Path
 from tasks.prefetch.disk import filesystem_id
 from tasks.prefetch.errors import PrefetchError, disk_errors
 from tasks.prefetch.store import LAYOUT_VERSION, Store, read_json
-from tasks.prefetch.trees import discard_faulty, fault, read_tree
+from tasks.prefetch.trees import fault, read_tree
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 EVICT_WAIT_S = 60.0
@@ -49,7 +49,8 @@ def _entry(store: Store, path: Path, here: str, *, full: bool) -> Entry:
     tree = read_tree(path)
     why = fault(tree, full=full, here=here) if tree else "its manifest or proof cannot be read"
     if why:
-        discard_faulty(store, path, tree)
+        store.discard(path)
+        store.drop_unused_blobs()
     return {
         "digest": tree.manifest.digest if tree else f"sha256:{path.name}",
         "size_bytes": tree.manifest.size_bytes if tree else 0,

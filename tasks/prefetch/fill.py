@@ -17,7 +17,7 @@ from tasks.prefetch.errors import PrefetchError, disk_errors
 from tasks.prefetch.progress import EVERY_S, Progress, log
 from tasks.prefetch.schedule import Part
 from tasks.prefetch.store import Store, sync_folder
-from tasks.prefetch.trees import FileProof, chunk_digests, discard_faulty, fault, read_tree, touched, write_tree
+from tasks.prefetch.trees import FileProof, chunk_digests, fault, read_tree, touched, write_tree
 
 LONGEST_WAIT_S = 24 * 3600.0
 OTHER_STALLS_S = 120.0
@@ -50,7 +50,7 @@ def fill(store: Store, manifest: Manifest, room: Room, connections: int = 8) -> 
 
 
 def adopt(store: Store, digest: str) -> bool:
-    """Whether the revision is published and proven; one that is not is taken away, with the blobs that are wrong."""
+    """Whether the revision is published and proven; one that is not is taken away."""
     path = store.tree(digest)
     tree = read_tree(path)
     why = fault(tree, here=filesystem_id(store.root)) if tree else "its manifest or proof cannot be read"
@@ -58,7 +58,8 @@ def adopt(store: Store, digest: str) -> bool:
         return True
     if path.exists():
         log(f"the copy of {digest} here is no good ({why}); making it anew")
-        discard_faulty(store, path, tree)
+        store.discard(path)
+        store.drop_unused_blobs()
     return False
 
 

@@ -3,13 +3,12 @@
     proof.json   filesystem_id, and per file: digest, mtime_ns when it was proven, and its chunks' blake3 digests
 
 A tree is proven when every file has its size and its time; where a time or the file system differs, the file is
-hashed again. A tree that fails is taken away, with the blobs that failed, before anybody is told.
+hashed again. A tree that fails is taken away before anybody is told.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 from tasks.plan.manifest import InvalidManifest, manifest_from_json, manifest_to_json
 from tasks.plan.types import Manifest, ModelFile
 from tasks.prefetch.disk import filesystem_id
-from tasks.prefetch.store import Store, hexadecimal, read_json, sync_folder, write_json, write_text
+from tasks.prefetch.store import hexadecimal, read_json, sync_folder, write_json, write_text
 
 VERSION = 1
 PIECE_BYTES = 1 << 20
@@ -95,26 +94,6 @@ def touched(tree: Tree, file: ModelFile) -> bool:
     return proof is None or (found.st_size, found.st_mtime_ns) != (file.size_bytes, proof.mtime_ns)
 
 
-def discard_faulty(store: Store, path: Path, tree: Tree | None) -> None:
-    """Take a tree away that must never be served, and blobs that would spoil the next one."""
-    wrong = _faulty_blobs(store, tree) if tree else []
-    store.discard(path)
-    for blob in wrong:
-        blob.unlink(missing_ok=True)
-    store.drop_unused_blobs()
-
-
-def _faulty_blobs(store: Store, tree: Tree) -> list[Path]:
-    """Blobs of a tree that failed whose content is not what their name says."""
-    proven = [(tree.proofs.get(file.path), file) for file in tree.manifest.files]
-    blobs = [(store.blob(proof.digest), proof, file) for proof, file in proven if proof]
-    return [
-        blob
-        for blob, proof, file in blobs
-        if blob.exists() and (_sizes_differ(blob, file) or chunk_digests(blob) != proof.chunks)
-    ]
-
-
 def chunk_digests(path: Path) -> tuple[str, ...]:
     """blake3 of each chunk, hashed in parallel."""
     from concurrent.futures import ThreadPoolExecutor
@@ -148,8 +127,6 @@ def _file_fault(tree: Tree, file: ModelFile, *, hashed: bool) -> str:
         return f"{file.path} was never proven"
     try:
         found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            return f"{file.path} is no plain file"
         if found.st_size != file.size_bytes:
             return f"{file.path} has {found.st_size} bytes, expected {file.size_bytes}"
         if (hashed or found.st_mtime_ns != proof.mtime_ns) and chunk_digests(path) != proof.chunks:
@@ -159,14 +136,6 @@ def _file_fault(tree: Tree, file: ModelFile, *, hashed: bool) -> str:
     except OSError as error:
         return f"{file.path} cannot be read: {error.strerror}"
     return ""
-
-
-def _sizes_differ(path: Path, file: ModelFile) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return True
-    return not stat.S_ISREG(found.st_mode) or found.st_size != file.size_bytes
 
 
 def _write_proof(path: Path, here: str, proofs: Mapping[str, FileProof]) -> None:

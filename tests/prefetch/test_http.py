@@ -94,9 +94,12 @@ def test_a_connection_closed_while_idle_is_replaced_without_a_failure(connection
     assert peer.accepted == 2
 
 
-def test_a_body_left_unread_is_never_taken_for_the_next_answer(connections, serve):
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_body_left_unread_is_never_taken_for_the_next_answer(connections, serve, closed):
     peer = serve(answer(b"x" * 100_000), answer(b"two"))
-    connections.get(peer.url, {}).close()
+    unread = connections.get(peer.url, {})
+    if closed:
+        unread.close()
     assert body_of(connections.get(peer.url, {})) == b"two"
     assert peer.accepted == 2
 

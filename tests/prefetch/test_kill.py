@@ -37,10 +37,10 @@ class Mortal:
             env=environment,
         )
 
-    def run(self, *argv: object, operation: int = 0, after_s: float = 0.0) -> int | None:
+    def run(self, *argv: object, operation: int = 0, proven: int = 0, after_s: float = 0.0) -> int | None:
         """Exit status, None when it was killed."""
         words = [argv[0], "--root", self.root, *argv[1:]]
-        told = {"argv": [str(word) for word in words], "operation": operation, "after_s": after_s}
+        told = {"argv": [str(word) for word in words], "operation": operation, "proven": proven, "after_s": after_s}
         self.process.stdin.write(json.dumps(told) + "\n")
         self.process.stdin.flush()
         status = int(self.process.stdout.readline())
@@ -143,7 +143,7 @@ def test_killed_at_random_times_a_fill_fetches_nothing_twice_that_was_proven(
     seed = random.randrange(1 << 30)
     record_property("seed", seed)
     numbers = random.Random(seed)
-    origin.bytes_per_s = 4e5
+    origin.bytes_per_s = 1e6
     manifest = manifest_of["s3"](origin)
     (tmp_path / "manifest.json").write_text(manifest_to_json(manifest))
     arguments = ("--manifest", tmp_path / "manifest.json", "--connections", 4)
@@ -154,7 +154,7 @@ def test_killed_at_random_times_a_fill_fetches_nothing_twice_that_was_proven(
         manifest,
         read,
         arguments,
-        lambda n: {"after_s": numbers.uniform(0.3, 0.6) if n < 6 else 0},
+        lambda n: {"proven": numbers.randrange(1, 4), "after_s": numbers.uniform(0, 0.05)},
     )
     assert kills > 0
 
@@ -190,8 +190,8 @@ def test_chunks_of_an_earlier_boot_are_hashed_before_they_are_trusted(node, orig
     """A machine that lost power may have kept the journal and lost the bytes."""
     (tmp_path / "manifest.json").write_text(manifest_to_json(hub))
     arguments = ("--manifest", tmp_path / "manifest.json", "--connections", 1)
-    origin.faults["a.safetensors"] = ["", "stall"]
-    assert mortal.run("fill", *arguments, after_s=1.0) is None
+    origin.bytes_per_s = 1e6
+    assert mortal.run("fill", *arguments, proven=2) is None
     folder = Store(node.root).partial(hub.digest)
     journal = folder / "journal"
     head, rest = journal.read_text().split("\n", 1)
@@ -202,7 +202,7 @@ def test_chunks_of_an_earlier_boot_are_hashed_before_they_are_trusted(node, orig
     with (folder / "parts" / str(index)).open("r+b") as part:
         part.seek(lost[1])
         part.write(bytes(chunk_size(hub.files[index].size_bytes, 0)))
-    since = len(origin.asked)
+    since, origin.bytes_per_s = len(origin.asked), 0
     assert mortal.run("fill", *arguments) == 0
     assert read(node.tree(hub)) == origin.files
     check_not_asked(origin, kept - {lost}, since)

@@ -97,3 +97,15 @@ def test_a_source_that_is_gone_leaves_no_file_an_engine_could_take_for_a_model(n
     origin.faults["a.safetensors"] = ["404"]
     assert link(node, hub, into)[0] == 2
     assert "a.safetensors" not in read(into)
+
+
+def test_a_scratch_that_is_too_small_is_told_and_left_empty(node, origin, hub, into, monkeypatch):
+    """Pain 35: a pod that cannot hold its weights says so before the first byte."""
+
+    def full(fd, offset, length):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    status, report = link(node, hub, into)
+    assert (status, report["reason"]) == (2, "NoSpace")
+    assert list((into / ".warmpath" / "parts").iterdir()) == origin.heads == []
