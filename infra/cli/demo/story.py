@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import time
@@ -17,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from infra.cli import applying, fleet, processes
-from infra.cli.demo import observe, stores
+from infra.cli.demo import observe, stage, stores
 from infra.cli.demo.observe import PodStart
 from infra.cli.demo.stores import Stores
 from infra.cli.demo.stream import BackgroundStream
@@ -95,7 +94,7 @@ class Story:
 
 def tell(out: Console, *, keep: bool, size_bytes: int) -> int:
     """Run the demo. Returns the exit status: 0 when all of it is as it should be."""
-    home = prepare_home()
+    home = stage.prepare()
     began = time.monotonic()
     story = None
     signal.signal(signal.SIGTERM, _interrupt)
@@ -109,12 +108,12 @@ def tell(out: Console, *, keep: bool, size_bytes: int) -> int:
     finally:
         ended_s = time.monotonic() - began
         if not keep:
-            close(home, out)
+            stage.close(home, out)
     failures = {reason for tally in story.streams for reason in tally.failures} if story else set()
     for problem in [*problems, *sorted(failures)]:
         out.print(f"[red]✗[/] {problem}", highlight=False)
     if keep:
-        print_kept(home, out)
+        stage.tell_kept(home, out)
     elif problems:
         out.print(f"Logs are in {home.root / 'logs'}")
     else:
@@ -124,23 +123,6 @@ def tell(out: Console, *, keep: bool, size_bytes: int) -> int:
         # The last line is for programs: plain, unwrapped.
         out.print(story.summary().to_json(), markup=False, highlight=False, soft_wrap=True)
     return 1 if problems else 0
-
-
-def prepare_home() -> Home:
-    """The demo's own home, empty; refuses one in which something runs."""
-    os.environ.setdefault("WARMPATH_HOME", ".warmpath-demo")
-    home = Home.open()
-    alive = processes.running(home)
-    if alive:
-        raise applying.Refused(f"{', '.join(alive)} run already in {home.root}; stop them first: {down_command(home)}")
-    if (home.root / "demo.json").exists():
-        shutil.rmtree(home.root)
-        home = Home.open()
-    elif any(home.root.iterdir()):
-        raise applying.Refused(f"{home.root} holds a fleet that is not the demo's; set WARMPATH_HOME to another folder")
-    home.write("demo", {"home": "of warmpath demo, which empties it at each start"})
-    os.environ.update({**fleet.environment(home), "PREFECT_LOGGING_LEVEL": "ERROR"})
-    return home
 
 
 def open_stores(story: Story) -> None:
@@ -300,20 +282,6 @@ def title(story: Story, number: int, text: str) -> None:
     story.out.print()
     elapsed_s = time.monotonic() - story.began
     story.out.print(f"[bold]{number}. {text}[/] [dim]({elapsed_s:.0f} s)[/]", highlight=False)
-
-
-def close(home: Home, out: Console) -> None:
-    with out.status("stopping the fleet"):
-        list(fleet.stop_all(home))
-
-
-def print_kept(home: Home, out: Console) -> None:
-    where = fleet.addresses(home)
-    out.print(f"Still running: Prefect UI {where.prefect}, router {where.router}. Stop it: {down_command(home)}")
-
-
-def down_command(home: Home) -> str:
-    return f"WARMPATH_HOME={os.path.relpath(home.root)} .venv/bin/warmpath down"
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
