@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.local.server import free_ports
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -51,7 +53,7 @@ class Home:
         """The port that `service` has in this home: `preferred` if it is free, else any; then always the same."""
         ports = self.read("ports")
         if service not in ports:
-            ports[service] = preferred if is_free(preferred) else any_free_port()
+            ports[service] = preferred if is_free(preferred) else free_ports(1)[0]
             self.write("ports", ports)
         return int(ports[service])
 
@@ -64,12 +66,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def any_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def shipped(name: str) -> Path:

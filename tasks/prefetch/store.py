@@ -1,6 +1,6 @@
 """The store on a node's disk: where things are, who may change them, and how they are removed.
 
-    LAYOUT                      version, filesystem id, node
+    LAYOUT                      version, filesystem id, when it was made
     blobs/<algorithm>/ab/<hex>  one file of a model, 0444, shared by revisions and models through hard links
     trees/<hex>/                manifest.json, proof.json and files/<path>: links to blobs. All that readers look at
     partial/<hex>/              a revision on its way: journal, parts/<n>, and tree/, which becomes trees/<hex>
@@ -84,8 +84,8 @@ class Store:
         told = read_json(self.layout)
         if told is None:
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            here = {"filesystem_id": filesystem_id(self.root), "node": os.environ.get("WARMPATH_NODE", "")}
-            write_json(self.layout, {"version": LAYOUT_VERSION, **here, "created": now})
+            here = filesystem_id(self.root)
+            write_json(self.layout, {"version": LAYOUT_VERSION, "filesystem_id": here, "created": now})
         elif told.get("version") != LAYOUT_VERSION:
             raise PrefetchError(
                 "LayoutMismatch",
@@ -133,18 +133,14 @@ class Store:
             for gone in self.trash.iterdir():
                 remove(gone)
 
-    def drop_unused_blobs(self) -> int:
-        """Remove blobs that are in no tree and in no download; returns the bytes."""
-        freed_bytes = 0
+    def drop_unused_blobs(self) -> None:
+        """Remove blobs that are in no tree and in no download."""
         for blob in self.blobs.glob("*/*/*"):
             try:
-                found = blob.lstat()
-                if found.st_nlink == 1:
+                if blob.lstat().st_nlink == 1:
                     blob.unlink()
-                    freed_bytes += found.st_size
             except FileNotFoundError:
                 continue
-        return freed_bytes
 
 
 def hexadecimal(digest: str) -> str:
