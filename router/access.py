@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
-    """time_s: when the request was placed. received_bytes: of its body. ttft_s: 0 without a stream."""
+    """A request that has ended. time_s: when it was whole, monotonic; ttft_s: 0 without a stream."""
 
     time_s: float
     endpoint: str
     instance: str
     reason: str
-    path: str
+    path: bytes
     status: int
     received_bytes: int
     attempts: int
@@ -53,7 +53,12 @@ class AccessLog:
         offset_s = time.time() - time.monotonic()
         lines = []
         for entry in self._waiting:
-            record = entry._asdict() | {"time_s": round(entry.time_s + offset_s, 6)}
+            record = entry._asdict() | {
+                "time_s": round(entry.time_s + offset_s, 6),
+                "path": entry.path.decode("latin-1"),
+                "duration_s": round(entry.duration_s, 6),
+                "ttft_s": round(entry.ttft_s, 6),
+            }
             lines.append(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
         self._waiting.clear()
         try:

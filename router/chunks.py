@@ -96,3 +96,7 @@ class ChunkReader:
             raise Refused(400, f"a line of the chunked body is longer than {MAX_LINE_BYTES} bytes")
         if line.endswith(b"\n") and not line.endswith(b"\r\n"):
             raise Refused(400, "a line of the chunked body ends without CR")
+
+
+def encode_chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)

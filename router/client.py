@@ -15,7 +15,7 @@ from router.chunks import ChunkReader
 from router.exchange import Exchange
 from router.http import MAX_HEAD_BYTES, Recent, Refused, RequestHead, parse_request_head
 from router.paths import NOT_FORWARDED, Api, Target, read_request_line
-from router.replies import Failure, Reply, error_reply
+from router.replies import Reply, own_reply, refusal
 
 if TYPE_CHECKING:
     from router.proxy import Proxy
@@ -162,12 +162,11 @@ class Client(asyncio.Protocol):
         exchange = self._exchange
         if is_whole:
             self._state = BUSY
-        if exchange is None:
-            return
-        for piece in pieces:
-            exchange.upload(piece)
-        if is_whole:
-            exchange.end_upload()
+        if exchange is not None:
+            for piece in pieces:
+                exchange.upload(piece)
+            if is_whole:
+                exchange.end_upload()
 
     # Answering
 
@@ -187,14 +186,8 @@ class Client(asyncio.Protocol):
             self.keep_alive = False  # its body is not read
         else:
             self._buffer = rest
-        api, path = target.route.api, target.path.decode("latin-1")
-        reply = self._answer(target.path)
-        if self._forwards and target.route is not NOT_FORWARDED:
-            reply = _error(api, 405, f"{path} takes POST", b"allow: POST\r\n")
-        elif reply is None:
-            reply = _error(api, 404, f"there is nothing at {path}")
-        elif target.method not in (b"GET", b"HEAD"):
-            reply = _error(api, 405, f"{path} takes GET", b"allow: GET, HEAD\r\n")
+        is_forwarded = self._forwards and target.route is not NOT_FORWARDED
+        reply = own_reply(target, self._answer(target.path), is_forwarded=is_forwarded)
         self.answer(reply, head_only=target.method == b"HEAD")
 
     def answer(self, reply: Reply, *, head_only: bool = False) -> None:
@@ -242,7 +235,7 @@ class Client(asyncio.Protocol):
                 self.transport.abort()
                 return
         self.proxy.metrics.errors["", f"refused_{refused.status}"] += 1
-        self.transport.write(_error(self._api, refused.status, str(refused)).encode(close=True))
+        self.transport.write(refusal(self._api, refused.status, str(refused)).encode(close=True))
         self._linger()
 
     def _linger(self) -> None:
@@ -311,8 +304,3 @@ class Client(asyncio.Protocol):
         if self._is_reading_paused:
             self._is_reading_paused = False
             self.transport.resume_reading()
-
-
-def _error(api: Api, status: int, message: str, fields: bytes = b"") -> Reply:
-    reply = error_reply(api, Failure(status, f"http_{status}", message))
-    return Reply(reply.status, reply.body, fields=reply.fields + fields)

@@ -15,30 +15,20 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, get_args
 
-from router.access import Entry
+from router.chunks import encode_chunk
 from router.http import RequestHead, ResponseHead
 from router.instances import Instance
 from router.paths import Target
 from router.policies import Reason
-from router.replies import Failure, error_reply
+from router.replies import CLIENT_GONE, FAILURES, Failure, error_reply
 from router.request import Document, model_of, prefix_key, read_document
 from router.routing import EndpointRouting
 from router.upstream import Upstream
-from router.usage import read_usage
 
 if TYPE_CHECKING:
     from router.client import Client
 
-CLIENT_GONE = 499  # as nginx logs it; never sent
-
-FAILURES = {
-    "no_instance": Failure(503, "no_instance", "No instance of this endpoint can serve now. Try again in a moment."),
-    "connect": Failure(503, "unreachable", "No instance of this endpoint could be reached. Try again in a moment."),
-    "stale": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
-    "reset": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
-    "bad_response": Failure(502, "bad_response", "The instance answered with something that is not valid HTTP."),
-    "first_byte_timeout": Failure(504, "first_byte_timeout", "The instance did not begin to answer in time."),
-}
+MAX_NAME = 100
 TAIL_PIECES = 4  # the last events of a stream: usage, [DONE], the last chunk
 REASON_LINES = {reason: f"\r\nx-warmpath-reason: {reason}".encode() for reason in get_args(Reason)}
 # Nothing of an answer was seen after these, so another instance may be asked.
@@ -50,21 +40,21 @@ class Exchange:
 
     status = 0  # of the answer, once it has begun
     attempts = 0
+    endpoint: EndpointRouting | None = None
+    reason = ""
+    is_stream = False
+    first_byte_s = 0.0
+    only_piece = b""
+    tail: deque[bytes] | None = None  # the last pieces of the answer, from its second on
     _key = b""
-    _reason = ""
     _reason_line = b""
-    _first_byte_s = 0.0
     _is_held = True  # every byte of the body that came, so that it can be sent again
     _is_over = False
-    _is_stream = False
     _stirred = False  # something moved since the last sweep
-    _endpoint: EndpointRouting | None = None
     _instance: Instance | None = None
     _upstream: Upstream | None = None
     _connecting: asyncio.Task[None] | None = None
     _tried: tuple[Instance, ...] = ()
-    _only_piece = b""
-    _tail: deque[bytes] | None = None  # from the second piece on
 
     def __init__(
         self, client: Client, head: RequestHead, target: Target, body: list[bytes], body_bytes: int, *, is_whole: bool
@@ -74,16 +64,16 @@ class Exchange:
         self.is_sent = is_whole  # nothing of the body is still to come
         self.wants_no_chunks = head.is_1_0
         self._head = head
-        self._target = target
+        self.target = target
         self._body = body
-        self._body_bytes = body_bytes
-        self._started_s = self._since = monotonic()
+        self.body_bytes = body_bytes
+        self.started_s = self._since = monotonic()
 
     # The way up
 
     def start(self) -> None:
         """Place the request by the routing in force now, and keep that to the end."""
-        proxy, route = self.proxy, self._target.route
+        proxy, route = self.proxy, self.target.route
         proxy.retry_budget.deposit()
         routing = proxy.live.current
         document: Document | None = None
@@ -95,10 +85,10 @@ class Exchange:
                 document = self._document()
                 endpoint = routing.by_model.get(model_of(document))
         if endpoint is None:
-            name = route.endpoint or model_of(document)
+            name = (route.endpoint or model_of(document))[:MAX_NAME]
             self.fail(Failure(404, "model_not_found", f"There is no endpoint or model named {name!r} here."))
             return
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         if endpoint.prefix_length:
             self._key = prefix_key(
                 document or self._document(),
@@ -107,7 +97,7 @@ class Exchange:
                 hint=self._head.prefix_id.decode(),
                 seed=routing.config.hash_seed,
             )
-        self._attempt(endpoint, self._started_s)
+        self._attempt(endpoint, self.started_s)
 
     def _document(self) -> Document | None:
         if len(self._body) > 1:
@@ -125,7 +115,7 @@ class Exchange:
         metrics = self.proxy.metrics
         metrics.decision[endpoint.strategy,].observe(monotonic() - now)
         metrics.choices[endpoint.name, endpoint.strategy, reason] += 1
-        self._reason, self._reason_line = reason, REASON_LINES[reason]
+        self.reason, self._reason_line = reason, REASON_LINES[reason]
         self.attempts += 1
         self._instance = instance
         instance.in_flight += 1
@@ -143,7 +133,7 @@ class Exchange:
         try:
             async with asyncio.timeout(self.proxy.limits.connect_s):
                 upstream = await self.proxy.connect(instance)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: not an address at all
             self.proxy.avoid(instance)
             if not self._is_over:
                 self.lost("connect")
@@ -155,15 +145,15 @@ class Exchange:
             self._send(upstream)
 
     def _send(self, upstream: Upstream) -> None:
-        head, target = self._head, self._target
+        head, target = self._head, self.target
         self._upstream = upstream
         if self.is_sent or not head.chunked:
-            length = self._body_bytes if self.is_sent else head.content_length
+            length = self.body_bytes if self.is_sent else head.content_length
             framing = b"\r\ncontent-length: %d\r\n\r\n" % length
             body = self._body
         else:
             framing = b"\r\ntransfer-encoding: chunked\r\n\r\n"
-            body = [_chunk(piece) for piece in self._body]
+            body = [encode_chunk(piece) for piece in self._body]
         parts = (target.route.path, target.query, upstream.instance.authority)
         first = b"POST %b%b HTTP/1.1\r\nhost: %b" % parts
         upstream.send(self, (first, head.fields, framing, *body))
@@ -173,12 +163,12 @@ class Exchange:
     def upload(self, piece: bytes) -> None:
         """More of a body that was placed by its beginning."""
         self._stirred = True
-        self._body_bytes += len(piece)
+        self.body_bytes += len(piece)
         if self._upstream is None:
             self._body.append(piece)
         else:
             self._is_held = False
-            self._upstream.transport.write(_chunk(piece) if self._head.chunked else piece)
+            self._upstream.transport.write(encode_chunk(piece) if self._head.chunked else piece)
 
     def end_upload(self) -> None:
         if self._upstream is not None and self._head.chunked:
@@ -191,15 +181,17 @@ class Exchange:
         """The answer's head, and what came of its body with it."""
         client, instance = self.client, self._instance
         framing = b""
-        if head.chunked and not self.wants_no_chunks:
+        if head.status == 204:
+            pass
+        elif head.chunked and not self.wants_no_chunks:
             framing = b"\r\ntransfer-encoding: chunked"
         elif head.content_length >= 0:
             framing = b"\r\ncontent-length: %d" % head.content_length
-        elif head.status not in (204, 304):
+        elif head.status != 304:
             client.keep_alive = False  # the end of the connection is the end of the body
         self.status = head.status
         self._body = []
-        self._is_stream = head.chunked
+        self.is_stream = head.chunked
         self._stirred = True
         lines = (
             b"HTTP/1.1" + head.line[8:],  # whatever version the engine speaks
@@ -222,14 +214,14 @@ class Exchange:
 
     def _note(self, piece: bytes) -> None:
         """Keep the end of the answer, for its usage, and the time of its first byte."""
-        tail = self._tail
+        tail = self.tail
         if tail is not None:
             tail.append(piece)
-        elif self._first_byte_s:
-            self._tail = deque((self._only_piece, piece), TAIL_PIECES)
+        elif self.first_byte_s:
+            self.tail = deque((self.only_piece, piece), TAIL_PIECES)
         else:
-            self._first_byte_s = monotonic()
-            self._only_piece = piece
+            self.first_byte_s = monotonic()
+            self.only_piece = piece
 
     def end(self, upstream: Upstream | None) -> None:
         """The answer is complete; `upstream` can serve again, unless it is None."""
@@ -249,7 +241,7 @@ class Exchange:
             self.client.cut_off()
             return
         instance = self._release()
-        endpoint, proxy = self._endpoint, self.proxy
+        endpoint, proxy = self.endpoint, self.proxy
         can_repeat = reason in REPEATABLE and self._is_held and (self.is_sent or reason == "connect")
         if endpoint and can_repeat and self.attempts < proxy.limits.max_attempts and proxy.retry_budget.withdraw():
             proxy.metrics.retries[endpoint.name, reason] += 1
@@ -263,7 +255,7 @@ class Exchange:
     def fail(self, failure: Failure) -> None:
         """There is no answer to be had from an engine: say so ourselves."""
         self._finish(failure.status, monotonic(), error=failure.code)
-        self.client.answer(error_reply(self._target.route.api, failure))
+        self.client.answer(error_reply(self.target.route.api, failure))
 
     def abandon(self) -> None:
         """The client is gone: nobody waits for the engine's work."""
@@ -306,28 +298,4 @@ class Exchange:
         instance = self._release()
         self._is_over = True
         self._upstream = None
-        metrics = self.proxy.metrics
-        endpoint = self._endpoint.name if self._endpoint else ""
-        name = instance.name if instance else ""
-        metrics.requests[endpoint, name, str(status)] += 1
-        metrics.duration[endpoint,].observe(now - self._started_s)
-        if error:
-            metrics.errors[endpoint, error] += 1
-        ttft_s = self._first_byte_s - self._started_s if self._is_stream and self._first_byte_s else 0.0
-        if ttft_s and self._endpoint:
-            metrics.ttft[endpoint, self._endpoint.strategy].observe(ttft_s)
-        usage = None if error else read_usage(b"".join(self._tail) if self._tail else self._only_piece)
-        if usage:
-            metrics.prompt_tokens[endpoint, name] += usage.prompt_tokens
-            metrics.cached_tokens[endpoint, name] += usage.cached_tokens
-        log = self.proxy.access_log
-        if log.path is not None:
-            path = self._target.path.decode("latin-1")
-            timing = (self.attempts, round(now - self._started_s, 6), round(ttft_s, 6))
-            log.add(
-                Entry(self._started_s, endpoint, name, self._reason, path, status, self._body_bytes, *timing, error)
-            )
-
-
-def _chunk(piece: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(piece), piece)
+        self.proxy.record(self, instance, status, now, error)

@@ -9,14 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from router.access import AccessLog
+from router.access import AccessLog, Entry
 from router.instances import MAX_IDLE_S, Instance
 from router.metrics import Metrics
 from router.routing import LiveRouting
 from router.upstream import Upstream, connect
+from router.usage import read_usage
 
 if TYPE_CHECKING:
     from router.client import Client
+    from router.exchange import Exchange
 
 AVOID_S = 1.0
 
@@ -102,6 +104,27 @@ class Proxy:
         """Put `raw` into force, or raise and leave everything as it is."""
         self.live.replace(raw)
         self.metrics.forget_instances(self.live.instances.current)
+
+    def record(self, ended: Exchange, instance: Instance | None, status: int, now: float, error: str) -> None:
+        """Count and log a request that has ended."""
+        metrics, endpoint = self.metrics, ended.endpoint.name if ended.endpoint else ""
+        labels = endpoint, instance.name if instance else ""
+        metrics.requests[*labels, str(status)] += 1
+        metrics.duration[endpoint,].observe(now - ended.started_s)
+        ttft_s = ended.first_byte_s - ended.started_s if ended.is_stream and ended.first_byte_s else 0.0
+        if ttft_s and ended.endpoint:
+            metrics.ttft[endpoint, ended.endpoint.strategy].observe(ttft_s)
+        if error:
+            metrics.errors[endpoint, error] += 1
+        else:
+            usage = read_usage(b"".join(ended.tail) if ended.tail else ended.only_piece)
+            if usage:
+                metrics.prompt_tokens[labels] += usage.prompt_tokens
+                metrics.cached_tokens[labels] += usage.cached_tokens
+        if self.access_log.path is not None:
+            path, sizes = ended.target.path, (status, ended.body_bytes, ended.attempts)
+            times = (now - ended.started_s, ttft_s)
+            self.access_log.add(Entry(ended.started_s, *labels, ended.reason, path, *sizes, *times, error))
 
     def drain(self) -> None:
         """Take no new connections' requests after this; what runs, ends."""

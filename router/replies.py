@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
 from router.http import REASONS
-from router.paths import Api
+from router.paths import Api, Target
 
 JSON = b"application/json"
 RETRY_AFTER_S = 1
@@ -29,6 +29,18 @@ class Failure:
     status: int
     code: str
     message: str
+
+
+CLIENT_GONE = 499  # as nginx logs it; never sent
+
+FAILURES = {
+    "no_instance": Failure(503, "no_instance", "No instance of this endpoint can serve now. Try again in a moment."),
+    "connect": Failure(503, "unreachable", "No instance of this endpoint could be reached. Try again in a moment."),
+    "stale": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
+    "reset": Failure(502, "upstream_reset", "The instance closed the connection before it answered."),
+    "bad_response": Failure(502, "bad_response", "The instance answered with something that is not valid HTTP."),
+    "first_byte_timeout": Failure(504, "first_byte_timeout", "The instance did not begin to answer in time."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +81,21 @@ def error_reply(api: Api, failure: Failure) -> Reply:
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     error = {"message": failure.message, "type": kind, "param": None, "code": failure.code}
     return json_reply(status, {"error": error}, fields)
+
+
+def refusal(api: Api, status: int, message: str, fields: bytes = b"") -> Reply:
+    """An error that HTTP has a number for; `fields` are added."""
+    reply = error_reply(api, Failure(status, f"http_{status}", message))
+    return replace(reply, fields=reply.fields + fields)
+
+
+def own_reply(target: Target, reply: Reply | None, *, is_forwarded: bool) -> Reply:
+    """`reply`, the router's own on this path, or what is wrong with the request."""
+    api, path = target.route.api, target.path.decode("latin-1")
+    if is_forwarded:
+        return refusal(api, 405, f"{path} takes POST", b"allow: POST\r\n")
+    if reply is None:
+        return refusal(api, 404, f"there is nothing at {path}")
+    if target.method not in (b"GET", b"HEAD"):
+        return refusal(api, 405, f"{path} takes GET", b"allow: GET, HEAD\r\n")
+    return reply

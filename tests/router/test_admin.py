@@ -112,7 +112,7 @@ async def test_series_of_instances_that_left_are_dropped(rig: Rig) -> None:
 
 def test_access_log_holds_one_object_a_request(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.jsonl")
-    entry = Entry(1.0, "m", "a", "random", "/v1/chat/completions", 200, 12, 1, 0.5, 0.1, "")
+    entry = Entry(1.0, "m", "a", "random", b"/v1/completions", 200, 12, 1, 0.5, 0.1, "")
     log.add(entry)
     log.add(entry._replace(status=503))
     log.flush()
@@ -125,6 +125,6 @@ def test_access_log_holds_one_object_a_request(tmp_path: Path) -> None:
 
 def test_access_log_that_cannot_be_written_does_not_stop_the_router(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "missing" / "access.jsonl")
-    log.add(Entry(1.0, "m", "a", "random", "/", 200, 12, 1, 0.5, 0.1, ""))
+    log.add(Entry(1.0, "m", "a", "random", b"/", 200, 12, 1, 0.5, 0.1, ""))
     log.flush()
     assert log._waiting == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -91,6 +92,16 @@ async def test_first_event_passes_before_the_second_exists(rig: Rig) -> None:
     engine.gate.set()
     assert await client.read(21) == chunk(b"data: two\n\n") + b"0\r\n\r\n"
     assert rig.in_flight() == {"a": 0}
+
+
+async def test_nothing_waits_to_be_sent_with_something_else(rig: Rig) -> None:
+    """Without TCP_NODELAY on both sides an event may arrive 40 ms late."""
+    rig.route(await rig.engine("a"))
+    client = await rig.client()
+    await rig.exchange(client, rig.post(rig.chat()))
+    (instance,) = rig.proxy.live.instances.current
+    for side in (*rig.proxy.clients, *instance.idle):
+        assert side.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_connections_to_an_engine_are_kept_and_used_again(rig: Rig) -> None:
@@ -247,6 +258,7 @@ async def test_engine_that_answers_before_the_upload_ends_is_heard(rig: Rig) -> 
     ("raw", "close", "body"),
     [
         (b"HTTP/1.1 204 No Content\r\n\r\n", False, b""),
+        (b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n", False, b""),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", False, b""),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", False, b"ok"),
         (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", True, b"until the end"),
