@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from router.simulation.engine import Request
 from router.simulation.fleet import Fleet
@@ -49,10 +49,6 @@ class Result:
     """Share of the requests whose last instance was still warm that were sent to a cold one."""
 
     scaling: Scaling | None = None
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values, for a machine."""
-        return asdict(self)
 
 
 def summarise(strategy: str, fleet: Fleet, added_at: float | None = None) -> Result:
