@@ -1,6 +1,6 @@
 """The list of a revision's files, whose digest is the revision's identity.
 
-digest = sha256 over one line per file, sorted by path: `<digest or pin> <size> <path>\\n`.
+digest = sha256 over one line per file, sorted by path: the JSON list `[content key, size in bytes, path]`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_manifest(source: Source, revision: str, files: Iterable[ModelFile]) ->
     """
     ordered = tuple(sorted(files, key=lambda file: file.path))
     _check(source, ordered)
-    lines = "".join(f"{file.digest or file.pin} {file.size_bytes} {file.path}\n" for file in ordered)
-    hexadecimal = hashlib.sha256(lines.encode()).hexdigest()
+    lines = [json.dumps([content_key(source, file), file.size_bytes, file.path]) + "\n" for file in ordered]
+    hexadecimal = hashlib.sha256("".join(lines).encode()).hexdigest()
     return Manifest(source, revision or hexadecimal[:12], ordered, f"sha256:{hexadecimal}")
 
 

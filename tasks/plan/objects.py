@@ -206,6 +206,9 @@ def _node_job(
     store = store_path(endpoint)
     limit = (metadata.get("annotations") or {}).get(NVME_BYTES)
     capacity = ["--capacity-bytes", limit] if limit and verb != "evict" else []
+    if verb == "fill":
+        # By its path the program sees whether a disk of its own is mounted there, or only the node's root disk.
+        capacity += ["--host-path", store]
     if limit and verb == "fill":
         # Whoever set a limit on the node said by it that the store shares a disk, maybe the node's own.
         capacity.append("--allow-root-disk")

@@ -89,6 +89,19 @@ def test_any_change_of_content_changes_the_digest(found: list[ModelFile], data: 
     assert build_manifest(S3, "", other).digest != build_manifest(S3, "", found).digest
 
 
+def test_two_folders_whose_files_have_the_same_sizes_and_times_are_two_revisions() -> None:
+    found = [ModelFile("a.safetensors", 10, pin="stat:10-1")]
+    first, second = (Source(SourceKind.FILE, f"file:///fsx/{name}") for name in ("llama", "qwen"))
+    assert build_manifest(first, "", found).digest != build_manifest(second, "", found).digest
+
+
+def test_a_commit_that_changes_no_file_of_the_model_is_the_same_revision() -> None:
+    hub = Source(SourceKind.HUGGINGFACE, "hf://org/model")
+    oid = "0" * 40
+    old, new = (ModelFile("config.json", 10, pin=f"commit:{commit};oid:{oid}") for commit in ("a" * 40, "b" * 40))
+    assert build_manifest(hub, "a" * 40, [old]).digest == build_manifest(hub, "b" * 40, [new]).digest
+
+
 @given(files, st.sampled_from(SourceKind), st.sampled_from(Formats))
 def test_a_manifest_survives_json(found: list[ModelFile], kind: SourceKind, formats: Formats) -> None:
     source = Source(kind, "hf://org/model", "main", "http://hub:1", include=("*.gguf",), formats=formats)

@@ -101,7 +101,8 @@ def test_a_fill_runs_the_node_program_on_its_node_with_the_limit_of_that_node(en
     assert container["command"] == ["python", "-m", "tasks.prefetch", "fill"]
     assert container["args"] == [
         *("--root", "/opt/dlami/nvme/warmpath", "--manifest", "/warmpath/manifest/manifest.json"),
-        *("--capacity-bytes", "5000", "--allow-root-disk", "--report", "/dev/termination-log"),
+        *("--capacity-bytes", "5000", "--host-path", "/opt/dlami/nvme/warmpath", "--allow-root-disk"),
+        *("--report", "/dev/termination-log"),
     ]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["store"]["hostPath"] == {"path": "/opt/dlami/nvme/warmpath", "type": "DirectoryOrCreate"}
@@ -116,6 +117,7 @@ def test_without_a_limit_the_store_may_have_the_disk_but_never_the_root_disk(end
     arguments = container_of(fill_job(endpoint(), "chat-1", DIGEST, kube_node()))["args"]
     assert "--capacity-bytes" not in arguments
     assert "--allow-root-disk" not in arguments
+    assert arguments[arguments.index("--host-path") + 1] == "/opt/dlami/nvme/warmpath"
 
 
 def test_audit_and_evict_get_no_credentials_and_no_manifest(endpoint: Endpoints) -> None:
