@@ -10,13 +10,12 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.parameters import DeleteEndpoint
 from flows.progress import show_table, tag_run
-from flows.remove_caches import remove_caches
+from flows.remove_caches import remove_unused
 from tasks.caches import observe_caches
 from tasks.endpoints import delete_endpoint_object, hold_endpoint, mark_endpoint, observe_endpoint, telling_failures
 from tasks.failures import RolloutFailed
 from tasks.plan.policy import Retention
 from tasks.plan.resources import Endpoint
-from tasks.plan.retention import plan_retention
 from tasks.pods import delete_pods, wait_until_unused
 from tasks.stop import stop_tasks_on_exit
 
@@ -42,11 +41,9 @@ def delete_endpoint(deletion: DeleteEndpoint) -> State[Any]:
         delete_pods(name, namespace)
         caches = observe_caches(name, namespace)
         in_use = wait_until_unused(name, namespace, frozenset(cache.name for cache in caches.own))
-        kept = {}
+        kept: dict[str, str] = {}
         if not is_retained(deletion, endpoint):
-            retention = plan_retention(caches.own, wanted=(), in_use=in_use)
-            left = [*caches.others, *(cache for cache in caches.own if cache not in retention.delete)]
-            kept = remove_caches(endpoint, retention.delete, left, deletion.nodes_per_task)
+            _, kept = remove_unused(endpoint, caches, (), in_use, deletion.nodes_per_task)
             kept |= dict.fromkeys(in_use, "a pod still uses it")
         if kept:
             told = "; ".join(f"{cache}: {why}" for cache, why in kept.items())

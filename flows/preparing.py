@@ -8,7 +8,7 @@ from prefect import unmapped
 
 from flows.parameters import RollEndpoint
 from flows.progress import show_table
-from tasks.caches import Caches, observe_caches
+from tasks.caches import observe_caches
 from tasks.endpoints import Running, observe_endpoint, observe_running
 from tasks.nodes import Fleet, observe_nodes, shard
 from tasks.plan.resources import Endpoint, check_same_source
@@ -22,30 +22,55 @@ NODES_PER_TASK = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is wanted, as immutable content, and what serves now."""
+
+    endpoint: Endpoint
+    manifest: Manifest
+    running: Running
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     endpoint: Endpoint
     manifest: Manifest
     plan: RolloutPlan
-    caches: Caches
 
 
-def prepare(rollout: RollEndpoint) -> Prepared:
-    """What is wanted, what is there, and the plan from one to the other."""
+def pin(rollout: RollEndpoint) -> Pinned:
+    """What the endpoint asks for, checked, its source resolved."""
     name, namespace = rollout.endpoint, rollout.namespace
     gate = rollout.gate.policy() if rollout.gate else None
     endpoint = observe_endpoint(name, namespace, rollout.revision, gate)
     running = observe_running(name, namespace)
     if not rollout.allow_source_change:
         check_source(endpoint, running)
-    replicas = running.replicas if rollout.replicas is None else rollout.replicas
-    prepared = plan_for(endpoint, replicas, rollout.nodes_per_task)
-    show_table(f"plan-{name}", prepared.plan.rows(), " · ".join(prepared.plan.steps()))
+    return Pinned(endpoint, resolve(endpoint), running)
+
+
+def prepare(rollout: RollEndpoint, pinned: Pinned) -> Prepared:
+    """The plan from what is there to what is wanted."""
+    replicas = pinned.running.replicas if rollout.replicas is None else rollout.replicas
+    prepared = plan_pinned(pinned.endpoint, pinned.manifest, replicas, rollout.nodes_per_task)
+    show_table(f"plan-{pinned.endpoint.name}", prepared.plan.rows(), " · ".join(prepared.plan.steps()))
     return prepared
 
 
-def plan_for(endpoint: Endpoint, replicas: int | None = None, nodes_per_task: int = NODES_PER_TASK) -> Prepared:
-    """The plan for an endpoint as it is given, which may not be in the cluster yet. replicas: None takes its own."""
-    manifest = resolve_source(
+def plan_for(endpoint: Endpoint) -> Prepared:
+    """The plan for an endpoint as it is given, which may not be in the cluster yet."""
+    return plan_pinned(endpoint, resolve(endpoint), None, NODES_PER_TASK)
+
+
+def plan_pinned(endpoint: Endpoint, manifest: Manifest, replicas: int | None, nodes_per_task: int) -> Prepared:
+    """replicas: None takes the endpoint's own."""
+    caches = observe_caches(endpoint.name, endpoint.namespace)
+    fleet = observe_fleet(endpoint, nodes_per_task)
+    plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)
+    return Prepared(endpoint, manifest, plan)
+
+
+def resolve(endpoint: Endpoint) -> Manifest:
+    return resolve_source(
         endpoint.source,
         endpoint.credentials_secret,
         endpoint.namespace,
@@ -53,10 +78,6 @@ def plan_for(endpoint: Endpoint, replicas: int | None = None, nodes_per_task: in
         token_key=endpoint.token_key,
         token_optional=endpoint.token_optional,
     )
-    caches = observe_caches(endpoint.name, endpoint.namespace)
-    fleet = observe_fleet(endpoint, nodes_per_task)
-    plan = plan_rollout(endpoint, manifest, fleet.nodes, caches.own, known=caches.known, replicas=replicas)
-    return Prepared(endpoint, manifest, plan, caches)
 
 
 def check_source(endpoint: Endpoint, running: Running) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from prefect import unmapped
 
-from tasks.caches import delete_cache, mark_cache
+from tasks.caches import Caches, delete_cache, mark_cache
 from tasks.nodes import shard, withdraw_labels
 from tasks.plan.resources import Endpoint
-from tasks.plan.retention import Cache, digests_to_clear
+from tasks.plan.retention import Cache, digests_to_clear, plan_retention
 from tasks.stores import clear_nodes
+
+
+def remove_unused(
+    endpoint: Endpoint, found: Caches, wanted: Collection[str], in_use: Collection[str], nodes_per_task: int
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Remove the endpoint's caches that are neither wanted, in use nor pinned: those removed; those left, and why."""
+    doomed = plan_retention(found.own, wanted=wanted, in_use=in_use).delete
+    left = [*found.others, *(cache for cache in found.own if cache not in doomed)]
+    kept = remove_caches(endpoint, doomed, left, nodes_per_task)
+    return tuple(cache.name for cache in doomed if cache.name not in kept), kept
 
 
 def remove_caches(

@@ -8,6 +8,7 @@ it ends in the same state and fetches no proven byte twice. A run that fails lea
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +17,17 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.parameters import RollEndpoint
-from flows.preparing import Prepared, prepare
+from flows.preparing import Pinned, Prepared, pin, prepare
 from flows.progress import Progress, show_table, tag_run
-from flows.remove_caches import remove_caches
+from flows.remove_caches import remove_unused
 from flows.warming import Warming, warm
-from tasks.caches import observe_caches, write_manifest
+from tasks.caches import Caches, observe_caches, write_manifest
 from tasks.endpoints import hold_endpoint, mark_endpoint, telling_failures
 from tasks.failures import RolloutFailed
 from tasks.plan.conditions import Finding
 from tasks.plan.figures import bytes_text
+from tasks.plan.objects import cache_name
 from tasks.plan.resources import Endpoint
-from tasks.plan.retention import plan_retention
 from tasks.plan.rollout import RolloutPlan
 from tasks.plan.types import Manifest
 from tasks.pods import put_back, roll_pods, wait_for_pods, wait_until_unused
@@ -60,11 +61,13 @@ def roll_endpoint(rollout: RollEndpoint) -> State[Any]:
     """Warm the target nodes, move the endpoint to them, and remove caches that nothing uses any more."""
     tag_run(f"endpoint:{rollout.namespace}/{rollout.endpoint}")
     if rollout.dry_run:
-        return planned(prepare(rollout).plan)
+        return planned(prepare(rollout, pin(rollout)).plan)
     name, namespace = rollout.endpoint, rollout.namespace
     with stop_tasks_on_exit() as stop, hold_endpoint(name, namespace, stop), telling_failures(name, namespace):
         begin(name, namespace)
-        prepared = prepare(rollout)
+        pinned = pin(rollout)
+        drop_leftovers(pinned, rollout.nodes_per_task)
+        prepared = prepare(rollout, pinned)
         endpoint, manifest, plan = prepared.endpoint, prepared.manifest, prepared.plan
         tell_plan(endpoint, manifest, plan)
         progress = Progress(f"rollout-{name}", f"{name} to revision {manifest.revision}")
@@ -180,18 +183,29 @@ def finish_warming(warming: Warming, outcome: Outcome) -> None:
     outcome.degraded += [f"{node} is cold ({why.get(node, 'it left the cluster')})" for node in cold]
 
 
+def drop_leftovers(pinned: Pinned, nodes_per_task: int) -> None:
+    """Remove caches that rollouts which failed have left, unless this one goes on with them: their room is needed."""
+    endpoint = pinned.endpoint
+    found = observe_caches(endpoint.name, endpoint.namespace)
+    wanted = {cache_name(endpoint.name, pinned.manifest.digest)}
+    in_use = still_used(endpoint, found, wanted)
+    remove_unused(endpoint, found, wanted, in_use, nodes_per_task)
+
+
 def clean_up(prepared: Prepared, nodes_per_task: int, outcome: Outcome) -> None:
     """Remove this endpoint's caches that nothing refers to any more, found by reference and not from memory."""
     endpoint, wanted = prepared.endpoint, {prepared.plan.cache}
-    caches = observe_caches(endpoint.name, endpoint.namespace)
-    old = frozenset(cache.name for cache in caches.own) - wanted
-    in_use = wait_until_unused(endpoint.name, endpoint.namespace, old) if old else frozenset()
-    retention = plan_retention(caches.own, wanted=wanted, in_use=in_use)
-    left = [*caches.others, *(cache for cache in caches.own if cache not in retention.delete)]
-    kept = remove_caches(endpoint, retention.delete, left, nodes_per_task)
+    found = observe_caches(endpoint.name, endpoint.namespace)
+    in_use = still_used(endpoint, found, wanted)
     outcome.degraded += [f"cache {name} is still read by a pod; the next rollout removes it" for name in in_use]
-    outcome.removed = tuple(cache.name for cache in retention.delete if cache.name not in kept)
+    outcome.removed, kept = remove_unused(endpoint, found, wanted, in_use, nodes_per_task)
     outcome.degraded += [f"cache {name} could not be removed ({why})" for name, why in kept.items()]
+
+
+def still_used(endpoint: Endpoint, found: Caches, wanted: Collection[str]) -> frozenset[str]:
+    """Old caches that pods read even after those on their way out have gone."""
+    old = frozenset(cache.name for cache in found.own).difference(wanted)
+    return wait_until_unused(endpoint.name, endpoint.namespace, old) if old else old
 
 
 def report(prepared: Prepared, outcome: Outcome) -> State[Any]:

@@ -17,7 +17,7 @@ from tasks.nodes import label_nodes, shard
 from tasks.plan.gate import GateState, Verdict
 from tasks.plan.resources import Endpoint
 from tasks.plan.retention import Cache
-from tasks.stop import Stop
+from tasks.stop import Left, Stop
 from tasks.stores import Filled, fill_nodes
 
 # How often a whole fleet may read a log and write a NodeCache: all runs share one API.
@@ -61,7 +61,7 @@ def warm(prepared: Prepared, nodes_per_task: int, stop: Stop, show: Callable[[fl
                 "ask for less in cachePolicy.gate, or give it more time; then roll again: what is proven is kept.",
             )
     if verdict.state is GateState.HELD:
-        stop.request("the gate holds the rollout", leave_running=True)
+        stop.request("the gate holds the rollout", Left)
         wait(list(fills))
         raise RolloutHeld(
             "GateHeld",

@@ -24,7 +24,7 @@ from tasks.plan.objects import CACHE_LABEL, ENDPOINT_LABEL, cache_object, manife
 from tasks.plan.resources import Endpoint
 from tasks.plan.retention import PINNED, Cache
 from tasks.plan.types import Manifest
-from tasks.stop import pause
+from tasks.stop import Lost, pause
 
 KIND = "ModelDataCacheConfig"
 MANIFEST_KEY = "manifest.json"
@@ -79,11 +79,15 @@ def read_manifest(kube: Kube, cache: str, namespace: str) -> Manifest | None:
     return None
 
 
-def used_caches(kube: Kube, endpoint: str, namespace: str) -> frozenset[str]:
-    """Caches that pods read, terminating ones too, or that new pods would read."""
+def used_caches(kube: Kube, endpoint: str, namespace: str, *, leaving: bool = True) -> frozenset[str]:
+    """Caches that pods read, those on their way out too unless not `leaving`, or that new pods would read."""
     mine = f"{ENDPOINT_LABEL}={endpoint}"
-    pods = kube.list("Pod", namespace, labels=f"{mine},warmpath.dev/role=engine").items
-    used = [pod["metadata"]["labels"] for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+    pods = [
+        pod["metadata"]
+        for pod in kube.list("Pod", namespace, labels=f"{mine},warmpath.dev/role=engine").items
+        if pod["status"].get("phase") not in ("Succeeded", "Failed")
+    ]
+    used = [pod["labels"] for pod in pods if leaving or "deletionTimestamp" not in pod]
     used += [d["spec"]["template"]["metadata"]["labels"] for d in kube.list("Deployment", namespace, mine).items]
     return frozenset(labels[CACHE_LABEL] for labels in used if CACHE_LABEL in labels)
 
@@ -186,6 +190,8 @@ def telling_failures(cache: str, namespace: str) -> Iterator[None]:
     """Whatever ends the block early is written on the cache, which another run adopts or removes."""
     try:
         yield
+    except Lost:
+        raise
     except BaseException as error:
         reason, message = explain(error)
         with contextlib.suppress(KubeError):

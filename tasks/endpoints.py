@@ -24,7 +24,7 @@ from tasks.plan.conditions import Finding, with_findings
 from tasks.plan.objects import CACHE_LABEL
 from tasks.plan.resources import Endpoint, parse_endpoint
 from tasks.plan.types import GatePolicy
-from tasks.stop import Stop
+from tasks.stop import Lost, Stop
 
 KIND = "InferenceEndpointConfig"
 DIGEST = "warmpath.dev/manifest-digest"
@@ -61,7 +61,7 @@ def hold_endpoint(name: str, namespace: str, stop: Stop) -> Iterator[None]:
     log = get_run_logger()
     holder = f"{leases.process_identity()}/{flow_run.id}"
     claim = Claim(f"warmpath-endpoint-{name}", namespace, holder, get_endpoint(name, namespace))
-    with leases.hold(connect(), claim, wait_s=LOCK_WAIT_S, say=log.info, lost=stop.request):
+    with leases.hold(connect(), claim, wait_s=LOCK_WAIT_S, say=log.info, lost=lambda why: stop.request(why, Lost)):
         yield
 
 
@@ -95,6 +95,8 @@ def telling_failures(name: str, namespace: str, state: str = "DeploymentFailed")
     """Whatever ends the block early is written on the endpoint: state, reason, and what to do."""
     try:
         yield
+    except Lost:
+        raise
     except BaseException as error:
         reason, message = explain(error)
         failed = [Finding("RolledOut", ok=False, reason=reason, message=message)]

@@ -67,17 +67,17 @@ def record_audit(kube: Kube, node: Object, host_path: str, report: Mapping[str, 
     """Replace what was known about `host_path` of this node by an audit's report."""
     found = report.get("entries")
     audited = [entry(e["digest"], host_path, e["state"], e) for e in found] if isinstance(found, list) else []
-
     held = {e["digest"] for e in audited}
 
     def change(status: Object) -> Object:
+        old = status.get("entries") or []
+        here = {e["digest"]: e for e in old if e.get("hostPath") == host_path}
+        elsewhere = [e for e in old if e.get("hostPath") != host_path]
         # A fill that began is not among the published copies yet; an audit must not forget that it has its room.
-        kept = [
-            e
-            for e in status.get("entries") or []
-            if e.get("hostPath") != host_path or (e["state"] in ("Downloading", "Failed") and e["digest"] not in held)
-        ]
-        return {**disk(report), **identity(node), "heartbeatTime": now(), "entries": kept + audited}
+        begun = [e for e in here.values() if e["state"] in ("Downloading", "Failed") and e["digest"] not in held]
+        # An audit knows nothing of how a copy came about: that stays told.
+        seen = [{**(here.get(e["digest"], {}) if e["state"] == "Ready" else {}), **e} for e in audited]
+        return {**disk(report), **identity(node), "heartbeatTime": now(), "entries": [*elsewhere, *begun, *seen]}
 
     update(kube, node, change)
 
@@ -93,13 +93,13 @@ def record_entry(kube: Kube, node: Object, told: Object, report: Mapping[str, ob
     update(kube, node, change)
 
 
-def drop_entry(kube: Kube, node: Object, digest: str, host_path: str, report: Mapping[str, object]) -> None:
-    """Forget one entry that was evicted."""
+def drop_entry(kube: Kube, node: Object, digest: str, host_path: str) -> None:
+    """Forget one entry that was evicted. Without a heartbeat the disk, with its new free space, is looked at anew."""
     gone = entry(digest, host_path, "Absent", {})
 
     def change(status: Object) -> Object:
         kept = [e for e in status.get("entries") or [] if not _same(e, gone)]
-        return {**disk(report), **identity(node), "heartbeatTime": now(), "entries": kept}
+        return {**identity(node), "heartbeatTime": None, "entries": kept}
 
     update(kube, node, change)
 

@@ -16,6 +16,10 @@ class Left(Stopped):
     """The run ends, and what it started on the nodes may go on without it."""
 
 
+class Lost(Left):
+    """The endpoint belongs to another run now: nothing may be written any more."""
+
+
 class Stop:
     """One run's wish to end; `why` goes into the error that its waits raise."""
 
@@ -23,9 +27,10 @@ class Stop:
         self._event = threading.Event()
         self._error = Stopped("the run is stopping")
 
-    def request(self, why: str, *, leave_running: bool = False) -> None:
+    def request(self, why: str, kind: type[Stopped] = Stopped) -> None:
+        """The first request counts."""
         if not self._event.is_set():
-            self._error = Left(why) if leave_running else Stopped(why)
+            self._error = kind(why)
             self._event.set()
 
     def wait(self, seconds: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from typing import Any
 
 import pytest
 from prefect import State
 
-from tasks import stores
+from tasks import leases, stores
 from tasks.jobs import Pace
 from tasks.kube import Object
 from tests.flows.fleet import MB, Fleet
@@ -170,6 +171,46 @@ def test_an_engine_that_never_gets_ready(before: Before, changes_source: bool) -
     before.fleet.apply()
     assert before.fleet.roll().name == "Completed"
     assert len(before.fleet.caches()) == 1
+
+
+def test_what_a_failed_rollout_left_makes_room_for_the_next(before: Before) -> None:
+    worker = before.fleet.endpoint()["spec"]["worker"]
+    before.fleet.apply(worker={**worker, "command": ["python", "-c", "raise SystemExit(7)"]})
+    before.fleet.write_model(c_safetensors=b"b" * 50 * MB)
+    assert before.fleet.roll(ready_timeout_s=1).is_failed()
+    before.still_serves()
+    _, left = before.fleet.caches()
+
+    before.fleet.apply(worker=worker)
+    before.fleet.write_model(c_safetensors=b"c" * 50 * MB)
+    state = before.fleet.roll()
+    assert state.name == "Completed", state.message
+    (cache,) = before.fleet.caches()
+    assert cache["metadata"]["name"] != left["metadata"]["name"]
+
+
+def test_a_run_that_lost_its_endpoint_to_another_writes_nothing_more(
+    before: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, lease = before.fleet, "warmpath-endpoint-chat"
+    monkeypatch.setattr(leases, "DURATION_S", 0.6)
+    set_room(fleet, "node-2", 0)
+    fleet.write_model(b_safetensors=os.urandom(MB))
+
+    def take_over() -> None:
+        fleet.until(lambda: running_fills(fleet))
+        fleet.kube.patch("Lease", lease, {"spec": {"holderIdentity": "elsewhere/2"}}, "default")
+
+    thread = threading.Thread(target=take_over)
+    thread.start()
+    state = fleet.roll()
+    thread.join()
+    assert state.is_failed()
+    assert "was taken over by elsewhere/2" in str(state.message)
+    assert fleet.status()["state"] == "DeploymentInProgress"
+    assert fleet.caches()[-1]["status"]["state"] in ("Downloading", "PartiallyReady")
+    assert running_fills(fleet), "the other run may wait for this Job"
+    assert fleet.kube.get("Lease", lease, "default")["spec"]["holderIdentity"] == "elsewhere/2"
 
 
 def test_a_first_rollout_whose_engine_never_gets_ready_leaves_no_pods(fleet: Fleet) -> None:

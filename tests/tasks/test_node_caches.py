@@ -6,7 +6,7 @@ import pytest
 
 from tasks import node_caches
 from tasks.kube import EmbeddedKube, Object
-from tasks.node_caches import entry, record_audit, record_entry
+from tasks.node_caches import drop_entry, entry, record_audit, record_entry
 
 HOST_PATH = "/nvme"
 
@@ -47,6 +47,23 @@ def test_an_audit_keeps_the_fill_that_began(kube: EmbeddedKube, node: Object) ->
     assert told(kube) == {"/nvme a": "Downloading", "/nvme b": "Ready"}
     record_audit(kube, node, HOST_PATH, audit(("a", "Ready")))
     assert told(kube) == {"/nvme a": "Ready"}
+
+
+def test_after_an_eviction_the_disk_is_looked_at_anew(kube: EmbeddedKube, node: Object) -> None:
+    record_audit(kube, node, HOST_PATH, audit(("a", "Ready"), ("b", "Ready")))
+    drop_entry(kube, node, "a", HOST_PATH)
+    assert told(kube) == {"/nvme b": "Ready"}
+    assert node_caches.age_s(kube.get("NodeCache", "node-1")["status"].get("heartbeatTime", "")) == float("inf")
+
+
+def test_an_audit_keeps_what_a_fill_told_of_a_copy(kube: EmbeddedKube, node: Object) -> None:
+    record_entry(kube, node, entry("a", HOST_PATH, "Ready", {"fetched_bytes": 5, "size_bytes": 7}), {"free_bytes": 1})
+    record_audit(kube, node, HOST_PATH, audit(("a", "Ready")))
+    (held,) = kube.get("NodeCache", "node-1")["status"]["entries"]
+    assert (held["fetchedBytes"], held["sizeBytes"]) == (5, 7)
+    record_audit(kube, node, HOST_PATH, audit(("a", "Suspect")))
+    (held,) = kube.get("NodeCache", "node-1")["status"]["entries"]
+    assert "fetchedBytes" not in held
 
 
 def test_runs_that_write_one_node_at_once_lose_nothing(kube: EmbeddedKube, node: Object) -> None:
