@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from infra.local.cluster.logs import node_directory
 from tasks import leases, nodes
 from tasks.kube import Object
+from tasks.leases import Claim, hold, process_identity
 from tests.flows.fleet import MB, SIMULATED, STORE, Fleet
 
 pytestmark = pytest.mark.prefect
@@ -160,17 +161,17 @@ def test_a_fleet_is_split_into_shards(fleet: Fleet) -> None:
     assert fleet.labelled(cache) == ["node-1", "node-2"]
 
 
-def test_two_runs_of_one_endpoint_go_one_after_the_other(
+def test_a_run_waits_for_the_one_that_holds_its_endpoint(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(leases, "POLL_S", 0.1)
     states: list[State[Any]] = []
-    threads = [threading.Thread(target=lambda: states.append(fleet.roll())) for _ in range(2)]
-    for thread in threads:
+    thread = threading.Thread(target=lambda: states.append(fleet.roll()))
+    other = Claim("warmpath-endpoint-chat", "default", f"{process_identity()}/another-run", fleet.endpoint())
+    with hold(fleet.kube, other, wait_s=0, say=print, lost=print):
         thread.start()
-    for thread in threads:
-        thread.join()
-    assert [state.name for state in states] == ["Completed", "Completed"]
-    assert caplog.text.count("waiting for it to end") == 1
-    assert fleet.status()["rollout"]["fetchedBytes"] == 0, "the second run found nothing to do"
+        fleet.until(lambda: "another-run; waiting for it to end" in caplog.text)
+        assert fleet.caches() == []
+    thread.join()
+    assert states[0].name == "Completed"
