@@ -21,13 +21,13 @@ from tasks.kube import Kube, KubeError, NotFound, Object, connect
 from tasks.leases import Claim
 from tasks.node_caches import now
 from tasks.plan.conditions import Finding, with_findings
+from tasks.plan.deployments import DIGEST_ANNOTATION
 from tasks.plan.objects import CACHE_LABEL
 from tasks.plan.resources import Endpoint, parse_endpoint
 from tasks.plan.types import GatePolicy
 from tasks.stop import Lost, Stop
 
 KIND = "InferenceEndpointConfig"
-DIGEST = "warmpath.dev/manifest-digest"
 LOCK_WAIT_S = 3600.0
 
 
@@ -84,7 +84,7 @@ def observe_running(name: str, namespace: str) -> Running:
     template = found["spec"]["template"]["metadata"]
     return Running(
         replicas=found["spec"].get("replicas", 1),
-        digest=(template.get("annotations") or {}).get(DIGEST, ""),
+        digest=(template.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),
         cache=template["labels"].get(CACHE_LABEL, ""),
         **told,
     )
@@ -107,7 +107,7 @@ def telling_failures(name: str, namespace: str, state: str = "DeploymentFailed")
         raise
 
 
-@task(task_run_name="{name} is {state}", cache_policy=NO_CACHE, **RETRY)
+@task(task_run_name="{name}: {reason}", cache_policy=NO_CACHE, **RETRY)
 def mark_endpoint(
     name: str,
     namespace: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -76,7 +77,7 @@ def fill_nodes(nodes: list[str], endpoint: Endpoint, cache: str, digest: str, lo
     gone = [name for name in nodes if name not in found]
     filled = [Filled(name, ok=False, reason="NodeGone", message=f"{name} left the cluster") for name in gone]
     pace = replace(PACE, poll_s=max(PACE.poll_s, look_s / 8), look_s=look_s)
-    for end in jobs.run(kube, bodies, pace, teller.look):
+    for end in map(partial(check_digest, digest), jobs.run(kube, bodies, pace, teller.look)):
         told = {**end.report, "reason": end.reason, "message": end.message}
         teller.tell(end.node, "Ready" if end.ok else "Failed", told)
         if end.ok:
@@ -86,6 +87,14 @@ def fill_nodes(nodes: list[str], endpoint: Endpoint, cache: str, digest: str, lo
             log.warning("cannot fill %s: %s: %s", end.node, end.reason, end.message)
         filled.append(as_filled(end))
     return filled
+
+
+def check_digest(digest: str, end: JobEnd) -> JobEnd:
+    """A node is warm only when its own report names this revision."""
+    found = end.report.get("digest")
+    if not end.ok or found == digest:
+        return end
+    return replace(end, ok=False, reason="IntegrityMismatch", message=f"it reports revision {found}, not {digest}")
 
 
 def as_filled(end: JobEnd) -> Filled:
