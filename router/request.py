@@ -12,7 +12,7 @@ from typing import Any
 
 import jiter
 import orjson
-from xxhash import xxh3_64_digest, xxh3_64_hexdigest
+from xxhash import xxh3_64_digest, xxh3_64_hexdigest, xxh3_64_intdigest
 
 Document = dict[str, Any]
 
@@ -69,7 +69,12 @@ def prefix_key(document: Document | None, body: bytes, *, prefix_length: int, hi
     for field in SCOPE_FIELDS:
         if field in document:
             scope += f"\0{field}={_digest(document[field])}"
-    return xxh3_64_digest(f"{scope}\0{text}".encode("utf-16-le", "surrogatepass"), seed)
+    return xxh3_64_digest(_bytes(text), xxh3_64_intdigest(_bytes(scope), seed))
+
+
+def _bytes(text: str) -> bytes:
+    """The fastest encoding for what `text` holds."""
+    return text.encode() if text.isascii() else text.encode("utf-16-le", "surrogatepass")
 
 
 def _has_prompt(document: Document) -> bool:

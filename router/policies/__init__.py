@@ -13,7 +13,8 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 class Candidate(Protocol):
     """What a policy may know of an instance.
 
-    seed: 64-bit hash of its uid; weight: share of keys relative to others, above 0; in_flight: requests now.
+    seed: 64-bit hash of its uid; in_flight: requests now.
+    weight: share of keys relative to others, above 0; it stays the same within one sequence of candidates.
     """
 
     @property

@@ -119,3 +119,12 @@ def test_hot_prefix_overflows_to_the_same_next_instance() -> None:
     home = homes(PREFIX, fleet(*[0] * 7), 1)[0]
     loads = [4 if name == home else 0 for name in names]
     assert len({PREFIX(keys(1)[0], fleet(*loads), rand).instance.name for rand in (0.0, 0.5, 0.9)}) == 1
+
+
+def test_what_is_remembered_of_one_fleet_is_not_believed_of_another() -> None:
+    policy = prefix_aware(concurrency_threshold=4)
+    fleets = [tuple(fleet(*[0] * count)) for count in (7, 3, 7, 2)]
+    for candidates in (*fleets, *reversed(fleets)):
+        assert homes(policy, candidates, 50) == homes(PREFIX, list(candidates), 50)
+    load = tuple(fleet(*[4] * 7))
+    assert {policy(key, load, 0.5).reason for key in keys(50)} == {"prefix_saturated"}
