@@ -16,7 +16,8 @@ from xxhash import xxh3_64_intdigest
 from router.policies import C, Choice, Policy
 
 SPAN = 2.0**64
-MAX_HOMES = 16_384
+MAX_HOMES = 4096
+FEW = 16  # instances that are hashed faster than they are looked up
 
 
 def score(key: bytes, seed: int, weight: float) -> float:
@@ -39,6 +40,9 @@ def prefix_aware(*, concurrency_threshold: int) -> Policy:
 
     def home_of(key: bytes, candidates: Sequence[C]) -> int:
         nonlocal known
+        if len(candidates) <= FEW:
+            found = scores(key, candidates)
+            return found.index(max(found))
         if candidates is not known or len(homes) >= MAX_HOMES:
             homes.clear()
             known = candidates if isinstance(candidates, tuple) else ()

@@ -123,8 +123,8 @@ def test_hot_prefix_overflows_to_the_same_next_instance() -> None:
 
 def test_what_is_remembered_of_one_fleet_is_not_believed_of_another() -> None:
     policy = prefix_aware(concurrency_threshold=4)
-    fleets = [tuple(fleet(*[0] * count)) for count in (7, 3, 7, 2)]
+    fleets = [tuple(fleet(*[0] * count)) for count in (40, 3, 20, 40, 17)]
     for candidates in (*fleets, *reversed(fleets)):
         assert homes(policy, candidates, 50) == homes(PREFIX, list(candidates), 50)
-    load = tuple(fleet(*[4] * 7))
+    load = tuple(fleet(*[4] * 40))
     assert {policy(key, load, 0.5).reason for key in keys(50)} == {"prefix_saturated"}
