@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,16 @@ def show_plan(kube: Kube, file: Path, out: Console) -> None:
         out.print(f"[yellow]![/] {note}", highlight=False)
     if plan.refused:
         raise Refused(plan.refused)
+
+
+def keep_secret(kube: Kube, name: str, namespace: str, variables: Sequence[str]) -> None:
+    """Keep credentials from this process's environment as a Secret, which node Jobs and flows read by its name."""
+    absent = [variable for variable in variables if variable not in os.environ]
+    if absent:
+        raise Refused(f"{', '.join(absent)} is not set in this shell; export it first. Nothing was written.")
+    values = {variable: os.environ[variable] for variable in variables}
+    metadata = {"name": name, "namespace": namespace}
+    kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}, force=True)
 
 
 def plan_table(plan: RolloutPlan) -> Table:

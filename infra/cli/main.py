@@ -153,6 +153,18 @@ def delete(
 
 
 @app.command()
+def secret(
+    name: Annotated[str, typer.Argument(help="As cachePolicy.source.credentialsSecretRef names it.")],
+    variables: Annotated[list[str], typer.Argument(help="AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY, or HF_TOKEN …")],
+    namespace: Namespace = "default",
+) -> None:
+    """Keep a source's credentials in the cluster: names of environment variables of this shell, never their values."""
+    _, kube = opened()
+    applying.keep_secret(kube, name, namespace, variables)
+    out.print(f"[green]✓[/] Secret {namespace}/{name} holds {', '.join(variables)}")
+
+
+@app.command()
 def status() -> None:
     """What runs on this machine, where, and how the endpoints are."""
     home = Home.open()

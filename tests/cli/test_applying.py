@@ -11,10 +11,12 @@ from infra.local.cluster.store import Store
 from tasks.kube import EmbeddedKube
 from tasks.plan.resources import InvalidResource
 from tasks.plan.schema import KIND
+from tasks.sources import read_credentials
 
 
 @pytest.fixture
-def kube(tmp_path: Path) -> EmbeddedKube:
+def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedKube:
+    monkeypatch.setenv("WARMPATH_KUBE", f"embedded:{tmp_path / 'cluster'}")
     return EmbeddedKube(Store(tmp_path / "cluster"))
 
 
@@ -70,3 +72,16 @@ def test_a_file_that_is_no_endpoint_is_refused(tmp_path: Path, text: str, told: 
     (tmp_path / "e.yaml").write_text(text)
     with pytest.raises(applying.Refused, match=told):
         applying.read(tmp_path / "e.yaml")
+
+
+def test_credentials_are_kept_from_the_environment_or_not_at_all(
+    kube: EmbeddedKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "planted")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    with pytest.raises(applying.Refused, match="AWS_SECRET_ACCESS_KEY is not set"):
+        applying.keep_secret(kube, "keys", "default", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+    assert kube.list("Secret").items == []
+    applying.keep_secret(kube, "keys", "default", ["AWS_ACCESS_KEY_ID"])
+    applying.keep_secret(kube, "keys", "default", ["AWS_ACCESS_KEY_ID"])
+    assert read_credentials("keys", "default") == {"AWS_ACCESS_KEY_ID": "planted"}
