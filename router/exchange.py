@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_NAME = 100
 TAIL_PIECES = 4  # the last events of a stream: usage, [DONE], the last chunk
+END_OF_EVENTS = b"data: [DONE]"
 REASON_LINES = {reason: f"\r\nx-warmpath-reason: {reason}".encode() for reason in get_args(Reason)}
 # Nothing of an answer was seen after these, so another instance may be asked.
 REPEATABLE = frozenset({"connect", "stale", "reset"})
@@ -264,7 +265,10 @@ class Exchange:
             upstream.abandon()
         if self._connecting is not None:
             self._connecting.cancel()
-        self._finish(CLIENT_GONE, monotonic(), error="client_gone")
+        if self.tail and END_OF_EVENTS in self.tail[-1]:
+            self._finish(self.status, monotonic())  # many leave at the last event, before the last chunk
+        else:
+            self._finish(CLIENT_GONE, monotonic(), error="client_gone")
 
     def sweep(self, now: float) -> None:
         limits = self.proxy.limits

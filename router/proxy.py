@@ -116,11 +116,10 @@ class Proxy:
             metrics.ttft[endpoint, ended.endpoint.strategy].observe(ttft_s)
         if error:
             metrics.errors[endpoint, error] += 1
-        else:
-            usage = read_usage(b"".join(ended.tail) if ended.tail else ended.only_piece)
-            if usage:
-                metrics.prompt_tokens[labels] += usage.prompt_tokens
-                metrics.cached_tokens[labels] += usage.cached_tokens
+        usage = read_usage(b"".join(ended.tail) if ended.tail else ended.only_piece)
+        if usage:
+            metrics.prompt_tokens[labels] += usage.prompt_tokens
+            metrics.cached_tokens[labels] += usage.cached_tokens
         if self.access_log.path is not None:
             path, sizes = ended.target.path, (status, ended.body_bytes, ended.attempts)
             times = (now - ended.started_s, ttft_s)

@@ -153,6 +153,27 @@ async def rig_left(engine: Engine) -> None:
     await engine.left.wait()
 
 
+async def test_client_that_leaves_after_the_last_event_has_had_its_answer(rig: Rig) -> None:
+    async def stream(engine: Engine, request: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(CHUNKED + chunk(b"data: one\n\n"))
+        await engine.gate.wait()
+        writer.write(chunk(b"data: [DONE]\n\n"))
+        await writer.wait_closed()
+
+    engine = await rig.engine("a", stream)
+    rig.route(engine)
+    client = await rig.client()
+    client.send(rig.post(rig.chat(stream=True)))
+    await client.head()
+    await client.read(16)
+    engine.gate.set()
+    await client.read(19)
+    client.abort()
+    await rig.settled()
+    assert rig.proxy.metrics.errors == {}
+    assert rig.proxy.metrics.requests["m", "a", "200"] == 1
+
+
 async def test_client_that_leaves_before_any_byte_stops_the_engine_too(rig: Rig) -> None:
     engine = await rig.engine("a", hang)
     rig.route(engine)
