@@ -1,7 +1,8 @@
 """Run `roll_endpoint` and SIGKILL it after a write to the cluster of a sort that no run died after before.
 
-`python killing.py KILLS`: a line "kill" or "run" on stdin is a run; a line on stdout tells how it ended; KILLS collects
-the sorts of writes. Each run is a child forked from this process, which has imported everything and started nothing.
+`python -m tests.flows.killing KILLS`: a line "kill" or "run" on stdin is a run; a line on stdout tells how it ended;
+KILLS collects the sorts of writes. Each run is a child forked from this process, which has imported everything and
+started nothing.
 """
 
 from __future__ import annotations

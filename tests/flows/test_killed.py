@@ -46,7 +46,7 @@ class Killer:
     def __init__(self, directory: Path) -> None:
         self.kills = directory / "kills"
         environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value() or ""}
-        command = [sys.executable, str(ROOT / "tests" / "flows" / "killing.py"), str(self.kills)]
+        command = [sys.executable, "-m", "tests.flows.killing", str(self.kills)]
         with (directory / "killer.log").open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=ROOT
