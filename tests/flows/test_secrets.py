@@ -1,4 +1,4 @@
-"""A rollout from a real S3 server with real keys: they are used, and appear nowhere."""
+"""Rollouts from a real S3 server and from a gated model of a hub: keys and token open them, and appear nowhere."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-from infra.local import s3
+from infra.local import hub, s3
 from tests.flows.fleet import Fleet
 
 pytestmark = [pytest.mark.prefect, pytest.mark.local]
 
+SECRET = "model-source"
 TOKEN = "hf_plantedTokenThatNobodyMayRead"
 MODEL = {"models/tiny/config.json": b"{}", "models/tiny/a.safetensors": bytes(range(256)) * 8000}
 
@@ -36,22 +37,33 @@ def keys(tmp_path: Path, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Itera
     with s3.start(directory) as server:
         keys = {**s3.credentials(directory).environment(), "HF_TOKEN": TOKEN}
         upload(server.url, keys)
+        source = {"endpointUrl": server.url, "addressingStyle": "path", "credentialsSecretRef": {"name": SECRET}}
+        bucket = {"bucketName": "models", "region": "us-east-1"}
         fleet.apply(
-            modelSourceConfig={
-                "modelSourceType": "s3",
-                "modelLocation": "tiny/",
-                "s3Storage": {"bucketName": "models", "region": "us-east-1"},
-            },
-            cachePolicy={
-                "source": {
-                    "endpointUrl": server.url,
-                    "addressingStyle": "path",
-                    "credentialsSecretRef": {"name": "model-source"},
-                }
-            },
+            modelSourceConfig={"modelSourceType": "s3", "modelLocation": "tiny/", "s3Storage": bucket},
+            cachePolicy={"source": source},
         )
         put_secret(fleet, keys)
         yield keys
+
+
+@pytest.fixture
+def token(tmp_path: Path, fleet: Fleet) -> Iterator[dict[str, str]]:
+    """A gated model of a hub, the endpoint that names it, and the Secret with a token of its own."""
+    model = tmp_path / "hub" / "acme" / "tiny"
+    model.mkdir(parents=True)
+    for path, content in MODEL.items():
+        (model / Path(path).name).write_bytes(content)
+    (model / ".gated").touch()
+    (tmp_path / "hub" / "tokens.json").write_text(json.dumps([TOKEN]))
+    with hub.start(tmp_path / "hub") as server:
+        named = {"modelId": "acme/tiny", "tokenSecretRef": {"name": SECRET, "key": "token"}}
+        fleet.apply(
+            modelSourceConfig={"modelSourceType": "huggingface", "huggingFaceModel": named},
+            cachePolicy={"source": {"endpointUrl": server.url}},
+        )
+        put_secret(fleet, {"token": TOKEN})
+        yield {"token": TOKEN}
 
 
 def upload(url: str, keys: dict[str, str]) -> None:
@@ -70,7 +82,7 @@ def upload(url: str, keys: dict[str, str]) -> None:
 
 
 def put_secret(fleet: Fleet, keys: dict[str, str]) -> None:
-    metadata = {"name": "model-source", "namespace": "default"}
+    metadata = {"name": SECRET, "namespace": "default"}
     fleet.kube.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": keys}, force=True)
 
 
@@ -125,9 +137,15 @@ def check_unseen(secrets: dict[str, str], texts: dict[str, str]) -> None:
             assert [where for where, text in texts.items() if form in text] == [], f"{name} was seen"
 
 
-def test_keys_open_the_source_and_are_seen_nowhere(
-    fleet: Fleet, keys: dict[str, str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("source", ["keys", "token"])
+def test_what_opens_the_source_is_seen_nowhere(
+    fleet: Fleet,
+    source: str,
+    request: pytest.FixtureRequest,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    secrets: dict[str, str] = request.getfixturevalue(source)
     caplog.set_level(logging.DEBUG)
     with Watch(fleet) as watch:
         state = fleet.roll()
@@ -140,7 +158,7 @@ def test_keys_open_the_source_and_are_seen_nowhere(
     assert "a.safetensors" in texts["resources"]
     assert '"event"' in texts["logs of pods and of the cluster"]
     assert "nodes are warm" in texts["what Prefect keeps"]
-    check_unseen(keys, texts)
+    check_unseen(secrets, texts)
 
 
 def test_wrong_keys_are_told_without_showing_them(
