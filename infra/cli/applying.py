@@ -79,6 +79,7 @@ def show_plan(kube: Kube, file: Path, out: Console) -> None:
     """What a rollout of `file` would do, node by node. Looks at the nodes' disks; fetches and changes nothing."""
     # Prefect takes a second to import; only commands that need it should wait for it.
     from flows.plan_endpoint import plan_endpoint
+    from tasks.sources import SourceError
 
     resource = read(file)
     wanted = parse_endpoint(resource)
@@ -86,7 +87,10 @@ def show_plan(kube: Kube, file: Path, out: Console) -> None:
     if before:
         check_same_source(before, wanted)
     with out.status("resolving the source and looking at the nodes ..."):
-        prepared = plan_endpoint(resource)
+        try:
+            prepared = plan_endpoint(resource)
+        except SourceError as error:
+            raise Refused(str(error)) from error
     manifest, plan = prepared.manifest, prepared.plan
     out.print(f"{manifest.source.uri} is revision {manifest.revision}: {plan.files} files, {size(plan.size_bytes)}")
     out.print(plan_table(plan))
