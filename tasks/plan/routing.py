@@ -31,6 +31,7 @@ def build_router_config(
         by_service.setdefault((piece["metadata"]["namespace"], service), []).append(piece)
     labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
     seen: dict[str, EndpointConfig] = {}
+    created: dict[str, str] = {}
     for endpoint in sorted(found, key=lambda e: (e["metadata"]["namespace"] != "default", e["metadata"]["namespace"])):
         name, namespace = endpoint["metadata"]["name"], endpoint["metadata"]["namespace"]
         # The same name in two namespaces: the first keeps it, the other is reached by its full name.
@@ -39,11 +40,29 @@ def build_router_config(
         instances = _instances(by_service.get((namespace, name), []), labels, warm)
         seen[public] = EndpointConfig(
             name=public,
-            models=(str(endpoint["spec"].get("modelName", "")),) if endpoint["spec"].get("modelName") else (),
+            models=(str(endpoint["spec"]["modelName"]),) if endpoint["spec"].get("modelName") else (),
             routing=_settings(endpoint),
             instances=tuple(sorted(instances, key=lambda instance: instance.uid)),
         )
-    return RouterConfig(endpoints=tuple(seen[name] for name in sorted(seen)))
+        created[public] = str(endpoint["metadata"].get("creationTimestamp", ""))
+    models = _model_owners(seen, created)
+    return RouterConfig(
+        endpoints=tuple(seen[name].model_copy(update={"models": models[name]}) for name in sorted(seen))
+    )
+
+
+def _model_owners(seen: Mapping[str, EndpointConfig], created: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Endpoint → models it answers to. A model that several endpoints name is the oldest's that has instances.
+
+    So an endpoint that is new, or whose rollout failed, takes no requests from one that serves; all of them are
+    reached by their own names.
+    """
+    owned: dict[str, tuple[str, ...]] = dict.fromkeys(seen, ())
+    taken: set[str] = set()
+    for name in sorted(seen, key=lambda name: (not seen[name].instances, created[name], name)):
+        owned[name] = tuple(model for model in seen[name].models if model not in taken)
+        taken.update(owned[name])
+    return owned
 
 
 def _settings(endpoint: Object) -> RoutingSettings:

@@ -96,6 +96,22 @@ def test_a_name_in_two_namespaces_does_not_cost_the_whole_file() -> None:
     assert [len(endpoint.instances) for endpoint in config.endpoints] == [1, 0]
 
 
+def test_a_model_that_two_endpoints_name_stays_with_the_oldest_that_serves() -> None:
+    old, new = iec("old"), iec("new")
+    old["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    new["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    slices = {name: slice_of(member(uid, ready=True), service=name) for name, uid in (("old", "u1"), ("new", "u2"))}
+
+    def models(*serving: str) -> dict[str, tuple[str, ...]]:
+        config = build_router_config([new, old], [slices[name] for name in serving], [], {})
+        return {endpoint.name: endpoint.models for endpoint in config.endpoints}
+
+    assert models("old") == {"old": ("tiny",), "new": ()}  # a rollout that failed takes no requests away
+    assert models("old", "new") == {"old": ("tiny",), "new": ()}
+    assert models("new") == {"old": (), "new": ("tiny",)}
+    assert models() == {"old": ("tiny",), "new": ()}
+
+
 def test_settings_are_taken_over_and_bad_ones_cost_no_instance() -> None:
     good = {"strategy": "PREFIX_AWARE", "prefixLength": 4096, "concurrencyThreshold": 8}
     bad = {"strategy": "PREFIX_AWARE", "prefixLength": 7}
