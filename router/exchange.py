@@ -20,7 +20,7 @@ from router.http import RequestHead, ResponseHead
 from router.instances import Instance
 from router.paths import Target
 from router.policies import Reason
-from router.replies import CLIENT_GONE, FAILURES, Failure, error_reply
+from router.replies import CLIENT_GONE, FAILURES, Failure, error_reply, not_placed
 from router.request import Document, model_of, prefix_key, read_document
 from router.routing import EndpointRouting
 from router.upstream import Upstream
@@ -86,8 +86,7 @@ class Exchange:
                 document = self._document()
                 endpoint = routing.by_model.get(model_of(document))
         if endpoint is None:
-            name = (route.endpoint or model_of(document))[:MAX_NAME]
-            self.fail(Failure(404, "model_not_found", f"There is no endpoint or model named {name!r} here."))
+            self.fail(not_placed((route.endpoint or model_of(document))[:MAX_NAME]))
             return
         self.endpoint = endpoint
         if endpoint.prefix_length:

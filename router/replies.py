@@ -43,6 +43,13 @@ FAILURES = {
 }
 
 
+def not_placed(name: str) -> Failure:
+    """Why no endpoint takes a request that names `name`."""
+    if name:
+        return Failure(404, "model_not_found", f"There is no endpoint or model named {name!r} here.")
+    return Failure(400, "model_missing", 'The body is no JSON object with a "model"; /v1/models lists what is served.')
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A body the router made. fields: further header lines, each with its CRLF."""

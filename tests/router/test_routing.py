@@ -132,6 +132,9 @@ async def test_model_in_the_body_names_the_endpoint(rig: Rig) -> None:
     unknown = await rig.ask(rig.post(rig.chat(model="gpt")))
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "model_not_found")
     assert "'gpt'" in unknown.json["error"]["message"]
+    for body in ({"messages": []}, {"model": ""}, {"model": None}, ["model"]):
+        unnamed = await rig.ask(rig.post(body))
+        assert (unnamed.status, unnamed.json["error"]["code"]) == (400, "model_missing"), body
     large = {"messages": [{"role": "user", "content": "x" * 2_000_000}], "model": "two"}
     assert (await rig.ask(rig.post(large))).json["engine"] == "second", "a model at the end of a large body is found"
 
