@@ -93,13 +93,13 @@ def record_entry(kube: Kube, node: Object, told: Object, report: Mapping[str, ob
     update(kube, node, change)
 
 
-def drop_entry(kube: Kube, node: Object, digest: str, host_path: str) -> None:
-    """Forget one entry that was evicted. Without a heartbeat the disk, with its new free space, is looked at anew."""
+def drop_entry(kube: Kube, node: Object, digest: str, host_path: str, report: Mapping[str, object]) -> None:
+    """Forget one entry that was evicted, with the room that it left. Without a heartbeat the disk is audited anew."""
     gone = entry(digest, host_path, "Absent", {})
 
     def change(status: Object) -> Object:
         kept = [e for e in status.get("entries") or [] if not _same(e, gone)]
-        return {**identity(node), "heartbeatTime": None, "entries": kept}
+        return {**disk(report), **identity(node), "heartbeatTime": None, "entries": kept}
 
     update(kube, node, change)
 

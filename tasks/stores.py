@@ -133,7 +133,7 @@ def clear_nodes(nodes: list[str], endpoint: Endpoint, digest: str) -> dict[str, 
     kept = {}
     for end in jobs.run(kube, {name: evict_job(endpoint, digest, node) for name, node in found.items()}, PACE):
         if end.ok:
-            node_caches.drop_entry(kube, found[end.node], digest, endpoint.host_path)
+            node_caches.drop_entry(kube, found[end.node], digest, endpoint.host_path, end.report)
         else:
             log.warning("cannot clear %s: %s", end.node, end.message)
             kept[end.node] = f"{end.reason}: {end.message}"

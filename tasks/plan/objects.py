@@ -205,7 +205,7 @@ def _node_job(
     metadata = node["metadata"]
     store = store_path(endpoint)
     limit = (metadata.get("annotations") or {}).get(NVME_BYTES)
-    capacity = ["--capacity-bytes", limit] if limit and verb != "evict" else []
+    capacity = ["--capacity-bytes", limit] if limit else []
     if verb == "fill":
         # By its path the program sees whether a disk of its own is mounted there, or only the node's root disk.
         capacity += ["--host-path", store]

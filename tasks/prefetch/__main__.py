@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PrefetchError as error:
         status = TERMINAL if error.terminal else RETRY
         report = {**failure_report(error), **_digest(told)}
-    if told.command in {"fill", "audit"} or told.capacity_bytes is not None:
+    if told.command in {"fill", "audit", "evict"} or told.capacity_bytes is not None:
         report |= disk_report(told.root, told.capacity_bytes)
     write_report(told.report, {**report, "seconds": round(time.monotonic() - started, 3)})
     return status

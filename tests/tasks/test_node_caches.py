@@ -51,9 +51,11 @@ def test_an_audit_keeps_the_fill_that_began(kube: EmbeddedKube, node: Object) ->
 
 def test_after_an_eviction_the_disk_is_looked_at_anew(kube: EmbeddedKube, node: Object) -> None:
     record_audit(kube, node, HOST_PATH, audit(("a", "Ready"), ("b", "Ready")))
-    drop_entry(kube, node, "a", HOST_PATH)
+    drop_entry(kube, node, "a", HOST_PATH, {"capacity_bytes": 100, "free_bytes": 80})
     assert told(kube) == {"/nvme b": "Ready"}
-    assert node_caches.age_s(kube.get("NodeCache", "node-1")["status"].get("heartbeatTime", "")) == float("inf")
+    status = kube.get("NodeCache", "node-1")["status"]
+    assert status["freeBytes"] == 80, "the room that the copy left is told at once"
+    assert node_caches.age_s(status.get("heartbeatTime", "")) == float("inf")
 
 
 def test_an_audit_keeps_what_a_fill_told_of_a_copy(kube: EmbeddedKube, node: Object) -> None:
