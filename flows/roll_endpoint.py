@@ -148,7 +148,8 @@ def move_pods(
             f"Revision {manifest.revision} did not get ready: {rolled.problem}. {was} "
             "Correct the worker (image, command, args, resources, probes), then roll again: the nodes stay warm.",
         )
-    serving = f"{len(rolled.pods)} pods serve revision {manifest.revision}"
+    serving_pods = "1 pod serves revision" if len(rolled.pods) == 1 else f"{len(rolled.pods)} pods serve revision"
+    serving = f"{serving_pods} {manifest.revision}"
     mark_endpoint(
         name,
         namespace,

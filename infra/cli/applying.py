@@ -68,6 +68,12 @@ def roll(home: Home, kube: Kube, endpoint: Endpoint, out: Console, **parameters:
         return runs.follow(run, where.prefect, screen.show)
 
 
+def advice(outcome: Outcome) -> str:
+    """What to do about a run whose process died, as nothing could tell it on the endpoint."""
+    is_lost = outcome.state in {"Crashed", "Cancelled"}
+    return "\nApply again: it goes on from there, and fetches nothing twice that was proven." if is_lost else ""
+
+
 def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcome:
     """Start the deletion, or only its plan, through Prefect and wait for it."""
     asked = {"endpoint": endpoint, "namespace": namespace, "dry_run": not really}

@@ -70,6 +70,14 @@ def stages(conditions: list[Object]) -> list[tuple[str, str, str]]:
     return [(c["type"], c["status"], c.get("message") or c.get("reason", "")) for c in conditions]
 
 
+def pinned_digest(told: list[tuple[str, str, str]], caches: list[Object]) -> str:
+    """The digest that the run has resolved to; "" until it has, and until its cache is there: others are old."""
+    pinned = next((message for kind, status, message in told if kind == "Resolved" and status == "True"), "")
+    return next(
+        (str(c["spec"]["digest"]) for c in caches if pinned.startswith(f"revision {c['spec'].get('revision')},")), ""
+    )
+
+
 class RolloutScreen:
     """Shows one endpoint's rollout until the block ends."""
 
@@ -94,12 +102,12 @@ class RolloutScreen:
         """Draw what the cluster says now; a cluster that does not answer leaves the last picture."""
         try:
             endpoint = self._kube.get(KIND, self._endpoint.name, self._endpoint.namespace)
-            digest = self._newest_digest()
+            status = endpoint.get("status") or {}
+            told = stages(status.get("conditions") or [])
+            digest = pinned_digest(told, self._caches())
             found = bars(self._kube.list("NodeCache").items, digest) if digest else []
         except KubeError:
             return
-        status = endpoint.get("status") or {}
-        told = stages(status.get("conditions") or [])
         # Until the run has put its stages back to unknown, they are those of the run before.
         self._began = self._began or any(state == "Unknown" for _, state, _ in told)
         if not self._began:
@@ -109,12 +117,9 @@ class RolloutScreen:
         else:
             self._write(told, found)
 
-    def _newest_digest(self) -> str:
-        caches = self._kube.list(
-            "ModelDataCacheConfig", self._endpoint.namespace, labels=f"{ENDPOINT_LABEL}={self._endpoint.name}"
-        ).items
-        newest = max(caches, key=lambda cache: str(cache["metadata"]["creationTimestamp"]), default=None)
-        return str(newest["spec"]["digest"]) if newest else ""
+    def _caches(self) -> list[Object]:
+        labels = f"{ENDPOINT_LABEL}={self._endpoint.name}"
+        return self._kube.list("ModelDataCacheConfig", self._endpoint.namespace, labels=labels).items
 
     def _write(self, told: list[tuple[str, str, str]], found: list[Bar]) -> None:
         for kind, status, message in told:

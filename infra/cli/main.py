@@ -110,7 +110,7 @@ def apply(
     if roll:
         outcome = applying.roll(home, kube, endpoint, out)
         if not outcome.ok:
-            fail(f"The rollout ended {outcome.state}: {outcome.message}\nRun: {outcome.url}")
+            fail(f"The rollout ended {outcome.state}: {outcome.message}\nRun: {outcome.url}{applying.advice(outcome)}")
 
 
 @app.command()
@@ -225,8 +225,8 @@ def use(home: Home) -> None:
     """Point this process at the home's fleet, unless the caller points elsewhere."""
     for name, value in fleet.environment(home).items():
         os.environ.setdefault(name, value)
-    # A command speaks for itself; Prefect's own log lines belong to the runs it starts.
-    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "ERROR")
+    # A command speaks for itself, of failures too; Prefect's own log lines belong to the runs it starts.
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
 
 
 def print_addresses(home: Home) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -51,5 +52,10 @@ def follow(run: UUID, ui: str, look: Callable[[str], None], every_s: float = 0.4
             state = client.read_flow_run(run).state
             look(str(state.name) if state else "Pending")
             if state is not None and state.is_final():
-                return Outcome(str(state.name), state.message or "", state.is_completed(), url)
+                return Outcome(str(state.name), said(state.message or ""), state.is_completed(), url)
             time.sleep(every_s)
+
+
+def said(message: str) -> str:
+    """A state's message without Prefect's "Flow run encountered an exception: NameOfTheError: ": ours says it all."""
+    return re.sub(r"^Flow run encountered an exception: (?:\w+: )?(?=\w+: )", "", message)

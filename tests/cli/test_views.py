@@ -51,3 +51,12 @@ def test_a_bar_follows_the_revision_that_is_being_filled_and_no_other() -> None:
     ]
     [bar] = live.bars([{"metadata": {"name": "n1"}, "status": {"entries": entries}}], "sha256:new")
     assert (bar.node, bar.share, bar.bytes_per_s) == ("n1", 0.25, 10)
+
+
+def test_bars_wait_for_the_revision_that_this_run_resolved() -> None:
+    old = {"spec": {"digest": "sha256:old", "revision": "0123"}}
+    new = {"spec": {"digest": "sha256:new", "revision": "4567"}}
+    resolved = [("Resolved", "True", "revision 4567, 10 files, 1 GB")]
+    assert live.pinned_digest([("Resolved", "Unknown", "NotYet")], [old]) == ""
+    assert live.pinned_digest(resolved, [old]) == ""
+    assert live.pinned_digest(resolved, [old, new]) == "sha256:new"

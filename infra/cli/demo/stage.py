@@ -24,7 +24,7 @@ def prepare() -> Home:
     elif any(home.root.iterdir()):
         raise applying.Refused(f"{home.root} holds a fleet that is not the demo's; set WARMPATH_HOME to another folder")
     home.write("demo", {"home": "of warmpath demo, which empties it at each start"})
-    os.environ.update({**fleet.environment(home), "PREFECT_LOGGING_LEVEL": "ERROR"})
+    os.environ.update({**fleet.environment(home), "PREFECT_LOGGING_LEVEL": "CRITICAL"})
     return home
 
 
@@ -36,7 +36,12 @@ def close(home: Home, out: Console) -> None:
 def tell_kept(home: Home, out: Console) -> None:
     where = fleet.addresses(home)
     out.print(f"Still running: Prefect UI {where.prefect}, router {where.router}. Stop it: {down_command(home)}")
+    out.print(f"Look at it: {command(home, 'status')} (the home is the demo's own, not that of a plain `warmpath up`)")
 
 
 def down_command(home: Home) -> str:
-    return f"WARMPATH_HOME={os.path.relpath(home.root)} .venv/bin/warmpath down"
+    return command(home, "down")
+
+
+def command(home: Home, verb: str) -> str:
+    return f"WARMPATH_HOME={os.path.relpath(home.root)} .venv/bin/warmpath {verb}"
