@@ -61,6 +61,7 @@ def record(kube: Kube, file: Path, *, change_source: bool) -> Endpoint:
 def roll(home: Home, kube: Kube, endpoint: Endpoint, out: Console, **parameters: object) -> Outcome:
     """Start a rollout through Prefect and show it until it ends."""
     where = fleet.addresses(home)
+    fleet.check_prefect(home)
     asked = {"endpoint": endpoint.name, "namespace": endpoint.namespace, **parameters}
     run = runs.start(runs.ROLL, {"rollout": asked})
     out.print(f"run {where.prefect}/runs/flow-run/{run}")
@@ -76,6 +77,7 @@ def advice(outcome: Outcome) -> str:
 
 def delete(home: Home, endpoint: str, namespace: str, *, really: bool) -> Outcome:
     """Start the deletion, or only its plan, through Prefect and wait for it."""
+    fleet.check_prefect(home)
     asked = {"endpoint": endpoint, "namespace": namespace, "dry_run": not really}
     run = runs.start(runs.DELETE, {"deletion": asked})
     return runs.follow(run, fleet.addresses(home).prefect, lambda _state: None)

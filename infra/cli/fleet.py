@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from infra.cli import processes, runs
-from infra.cli.home import Home
+from infra.cli.home import Home, is_free
 from infra.cli.processes import Service
 from infra.local.cluster import nodes
 from infra.local.cluster.store import Store
@@ -99,6 +100,7 @@ def services(home: Home) -> tuple[Service, ...]:
             {**common, "PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": port_of(where.prefect)},
             is_ready=lambda: answers(f"{where.prefect_api}/health"),
             start_s=180,
+            ports=(int(port_of(where.prefect)),),
         ),
         Service(
             "routing",
@@ -114,6 +116,7 @@ def services(home: Home) -> tuple[Service, ...]:
             ),
             common,
             is_ready=lambda: answers(f"{where.admin}/healthz"),
+            ports=(int(port_of(where.router)), int(port_of(where.admin))),
         ),
         Service(
             "flows",
@@ -124,6 +127,12 @@ def services(home: Home) -> tuple[Service, ...]:
             stop_s=40,
         ),
     )
+
+
+def give_up_taken_ports(home: Home) -> None:
+    """Forget ports that somebody else has by now, unless a part that knows them runs."""
+    if not processes.running(home):
+        home.write("ports", {service: port for service, port in home.read("ports").items() if is_free(port)})
 
 
 def begin(home: Home, wanted: tuple[Service, ...]) -> None:
@@ -160,6 +169,13 @@ def add_node(home: Home, name: str, *, nvme_bytes: int, gpus: int) -> None:
     nodes.add_node(
         Store(home.cluster), name, labels=labels, capacity={"nvidia.com/gpu": str(gpus)}, nvme_bytes=nvme_bytes
     )
+
+
+def check_prefect(home: Home) -> None:
+    """Refuse to ask a Prefect at this home's address that is another fleet's: its runs would be theirs."""
+    is_own = os.environ.get("PREFECT_API_URL") == addresses(home).prefect_api
+    if is_own and processes.running_pid(home, "prefect") is None:
+        raise runs.NotServed("Prefect does not run here; start what has stopped: warmpath up")
 
 
 def wait_for_interrupt() -> None:

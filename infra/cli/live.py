@@ -85,6 +85,7 @@ class RolloutScreen:
         self._kube, self._endpoint, self._out = kube, endpoint, out
         self._live = Live(console=out, refresh_per_second=8) if out.is_terminal else None
         self._told: set[str] = set()
+        self._before: list[tuple[str, str, str]] | None = None
         self._began = False
 
     def __enter__(self) -> Self:
@@ -109,7 +110,8 @@ class RolloutScreen:
         except KubeError:
             return
         # Until the run has put its stages back to unknown, they are those of the run before.
-        self._began = self._began or any(state == "Unknown" for _, state, _ in told)
+        self._before = told if self._before is None else self._before
+        self._began = self._began or told != self._before
         if not self._began:
             told, found = [], []
         if self._live:

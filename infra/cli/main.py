@@ -63,6 +63,7 @@ def up(
     Run it again after anything died: it starts only what is not running.
     """
     home = Home.open()
+    fleet.give_up_taken_ports(home)
     use(home)
     with out.status("starting ..."):
         fleet.start_all(home, fleet.services(home), lambda line: out.print(f"[green]✓[/] {line}"))

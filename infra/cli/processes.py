@@ -11,8 +11,9 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from infra.cli.home import Home
+from infra.cli.home import Home, is_free
 from infra.local.cluster.kubelet.processes import start_ticks
 from infra.local.server import last_words
 
@@ -27,6 +28,7 @@ class Service:
 
     environment: added to the caller's; credentials go here, never into `command`.
     is_ready: asked until it is true; start_s: how long that may take.
+    ports: on loopback, each of which the process itself must hold: another's answers would be taken for its own.
     """
 
     name: str
@@ -35,12 +37,19 @@ class Service:
     is_ready: Callable[[], bool] = lambda: True
     start_s: float = 60.0
     stop_s: float = 15.0
+    ports: tuple[int, ...] = ()
 
 
 def start(home: Home, service: Service) -> bool:
     """Start `service` unless it runs already; True when it was started now. Does not wait."""
     if running_pid(home, service.name) is not None:
         return False
+    for port in service.ports:
+        if not is_free(port):
+            raise ServiceFailed(
+                f"{service.name} needs port {port}, which another process of this machine holds. Stop that one, or "
+                "let this fleet choose other ports: warmpath down, then warmpath up."
+            )
     log = home.log(service.name)
     log.parent.mkdir(exist_ok=True)
     environment = {**os.environ, "PREFECT_LOGGING_LEVEL": "INFO", **service.environment}
@@ -63,8 +72,11 @@ def start(home: Home, service: Service) -> bool:
 def wait_ready(home: Home, service: Service) -> None:
     """Return when `service` answers; raise ServiceFailed when it dies or takes longer than `start_s`."""
     deadline = time.monotonic() + service.start_s
-    while not service.is_ready():
-        if running_pid(home, service.name) is None:
+    while True:
+        pid = running_pid(home, service.name)
+        if pid is not None and all(holds_port(pid, port) for port in service.ports) and service.is_ready():
+            return
+        if pid is None:
             raise ServiceFailed(f"{service.name} ended while it started. {last_words(home.log(service.name))}")
         if time.monotonic() > deadline:
             raise ServiceFailed(
@@ -89,6 +101,23 @@ def stop(home: Home, name: str, *, stop_s: float = 15.0) -> bool:
     pids.pop(name, None)
     home.write("processes", pids)
     return True
+
+
+def holds_port(pid: int, port: int) -> bool:
+    """Whether process `pid` listens on 127.0.0.1:`port`."""
+    local = f"0100007F:{port:04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == local and row[3] == "0A"}
+    with contextlib.suppress(OSError):  # it ended while we looked
+        return any(_target(descriptor) in sockets for descriptor in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""  # closed while we looked
 
 
 def record(home: Home, name: str, pid: int) -> None:

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
+import io
+from typing import Any, ClassVar, cast
+
+import yaml
+from rich.console import Console
 
 from infra.cli import live, views
+from infra.cli.home import shipped
+from tasks.kube import Kube, ObjectList
 from tasks.plan.objects import ready_label
+from tasks.plan.resources import parse_endpoint
 
 CACHE: dict[str, Any] = {
     "metadata": {"name": "chat-0123456789ab", "uid": "u1", "creationTimestamp": ""},
@@ -60,3 +67,28 @@ def test_bars_wait_for_the_revision_that_this_run_resolved() -> None:
     assert live.pinned_digest([("Resolved", "Unknown", "NotYet")], [old]) == ""
     assert live.pinned_digest(resolved, [old]) == ""
     assert live.pinned_digest(resolved, [old, new]) == "sha256:new"
+
+
+def test_stages_of_the_run_before_are_not_shown() -> None:
+    class Cluster:
+        conditions: ClassVar[list[dict[str, str]]] = [
+            {"type": "Resolved", "status": "True", "message": "revision 0123, of the run before"},
+            {"type": "GateOpen", "status": "Unknown", "reason": "NotYet"},
+            {"type": "RolledOut", "status": "False", "message": "it failed"},
+        ]
+
+        def get(self, *_: str) -> dict[str, Any]:
+            return {"status": {"conditions": self.conditions}}
+
+        def list(self, *_: str, **__: str) -> ObjectList:
+            return ObjectList([], "1")
+
+    cluster, out = Cluster(), Console(file=io.StringIO(), width=200)
+    endpoint = parse_endpoint(yaml.safe_load(shipped("examples/endpoint.yaml").read_text()))
+    screen = live.RolloutScreen(cast(Kube, cluster), endpoint, out)
+    screen.show("Pending")
+    cluster.conditions = [{"type": kind, "status": "Unknown"} for kind in ("Resolved", "GateOpen", "RolledOut")]
+    screen.show("Running")
+    cluster.conditions = [{"type": "Resolved", "status": "True", "message": "revision 4567, of this one"}]
+    screen.show("Running")
+    assert cast(io.StringIO, out.file).getvalue() == "  ✓ Resolved: revision 4567, of this one\n"
